@@ -12,10 +12,13 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import FrameType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Built-in algorithms are written exactly as a user's would be, so their lines count as the author's.
 _AUTHORED = os.path.join(_HERE, "algorithms")
+
+_STANDARD = os.path.dirname(os.path.abspath(difflib.__file__))
 
 
 class SherdError(Exception):
@@ -60,17 +63,23 @@ class Source:
         return f"{self.file}:{self.line}" + (f"\n    {text}" if text else "")
 
 
+def is_author_file(file: str) -> bool:
+    """Whether a source file is the author's: not ours, not a library's, not Python's own."""
+    if file.startswith("<"):
+        return False
+    file = os.path.abspath(file)
+    if file.startswith(_AUTHORED + os.sep):
+        return True
+    library = f"{os.sep}site-packages{os.sep}" in file or file.startswith(_STANDARD + os.sep)
+    return not library and not file.startswith(_HERE + os.sep)
+
+
 def author_source() -> Source:
-    """The innermost frame of the call stack that is the author's, not ours or a library's."""
-    frame = sys._getframe(1)
+    """The innermost line of the call stack that is the author's."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = os.path.abspath(frame.f_code.co_filename)
-        ours = file.startswith(_HERE + os.sep) and not file.startswith(_AUTHORED + os.sep)
-        library = f"{os.sep}site-packages{os.sep}" in file or file.startswith("<")
-        if not ours and not library:
-            return Source(file, frame.f_lineno)
-        if frame.f_back is None:
-            break
+        if is_author_file(frame.f_code.co_filename):
+            return Source(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
         frame = frame.f_back
     return Source("<unknown>", 0)
 

@@ -1,0 +1,180 @@
+"""The handles a loop is written against. They are written once, over whichever backend is active.
+
+`env` steps environments, `learner` holds parameters, `state` holds declared cells, `replay` remembers.
+A handle never holds a value of the algorithm: everything lives in the backend's cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sherd.author import ops
+from sherd.author.algorithm import Algorithm
+from sherd.author.replay import Replay
+from sherd.author.stage import Backend, Op, wants_key
+from sherd.author.types import EnvironmentStep, Transition, Tree
+from sherd.errors import UsageError, author_source, nearest
+
+
+class Env:
+    """The environments. `obs` is what to act on; `first` tells which episodes have just begun."""
+
+    def __init__(self, backend: Backend, stepping: EnvironmentStep) -> None:
+        self._backend = backend
+        self._op = Op("step", "env", stepping.function, "env")
+
+    @property
+    def obs(self) -> Tree:
+        """The present observations, leaves [env, ...]."""
+        return self._backend.read("env").obs
+
+    @property
+    def first(self) -> Any:
+        """Whether the present observation begins an episode, [env]."""
+        return self._backend.read("env").first
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+        return self._backend.num_envs
+
+    def step(self, action: Tree, extra: Tree = ()) -> Transition:
+        """Step every environment; `extra` is recorded with the transition for learning."""
+        stepped, transition, episode = self._backend.call(self._op, (self._backend.read("env"), action))
+        self._backend.write("env", stepped)
+        whole = Transition(*(getattr(transition, name) for name in Transition._fields[:-1]), extra)
+        self._backend.emit("rollout", whole)
+        self._backend.emit("episode", episode)
+        return whole
+
+    def steps(self, count: int) -> Iterator[Any]:
+        """Loop over `count` steps; call `env.step` once in each. `env.rollout` is then what happened."""
+        yield from self._backend.scope("steps", count)
+
+    @property
+    def rollout(self) -> Transition:
+        """The transitions of the last `env.steps` loop, leaves [time, env, ...]."""
+        rollouts = self._backend.collected("rollout")
+        if len(rollouts) != 1:
+            raise UsageError(
+                f"env.rollout needs a loop with exactly one env.step in it, but the last one had "
+                f"{len(rollouts)}\n  at {author_source().quoted()}\n"
+                "  fix: write `for _ in env.steps(n): ... env.step(action)` before reading it"
+            )
+        rollout: Transition = rollouts[0]
+        return rollout
+
+    def unroll(self, policy: Callable[..., Any], params: Tree, count: int) -> Transition:
+        """`count` steps in which `policy(params, obs)` gives (action, extra)."""
+        for _ in self.steps(count):
+            action, extra = policy(params, self.obs)
+            self.step(action, extra)
+        return self.rollout
+
+
+class Learner:
+    """The parameters and what changes them."""
+
+    def __init__(self, backend: Backend, algorithm: Algorithm) -> None:
+        self._backend = backend
+        self._optimiser = algorithm.optimiser()
+
+    @property
+    def params(self) -> Tree:
+        """The present parameters."""
+        return self._backend.read("learner").params
+
+    @property
+    def iteration(self) -> Any:
+        """The number of this training iteration, from 0."""
+        return self._backend.iteration
+
+    @property
+    def progress(self) -> Any:
+        """How much of the run is done, from 0 to 1: what schedules are functions of."""
+        op = Op("progress", "learn", lambda iteration, total: iteration / total)
+        return self._backend.call(op, (self._backend.iteration, self._backend.total))
+
+    def step(
+        self,
+        loss: Callable[..., Any],
+        *args: Tree,
+        scale: Any = 1.0,
+        when: Any = True,
+        stop_when: Callable[[Tree], Any] | None = None,
+    ) -> Tree:
+        """One update from `loss(params, *args)`, which returns a scalar or (scalar, metrics).
+
+        `scale` multiplies the update (a schedule); `when` says whether to update at all; once
+        `stop_when(metrics)` is true, this update and the rest of the iteration's are left out.
+        """
+        backend = self._backend
+        grad = Op(loss.__name__, "grad", ops.gradient(loss), "one" if wants_key(loss) else "none")
+        grads, metrics = backend.call(grad, (self.params, *args))
+        apply = Op("update", "apply", ops.updating(self._optimiser, stop_when))
+        learner = backend.read("learner")
+        updated, report = backend.call(apply, (learner, grads, metrics, scale, when, backend.iteration))
+        backend.write("learner", updated)
+        backend.emit("report", report)
+        return metrics
+
+    def shuffled(self, batch: Tree, epochs: int, minibatches: int, sequences: bool = False) -> Iterator[Tree]:
+        """Deal a batch (leaves [time, env, ...]) into minibatches, anew in every epoch.
+
+        A minibatch takes the same number of steps from every environment. With `sequences` it takes
+        whole environments instead, all steps in order, as recurrent learning needs.
+        """
+        knobs = (("minibatches", minibatches), *((("sequences", True),) if sequences else ()))
+        shuffle = Op("shuffle", "learn", ops.dealer(minibatches, sequences), "env", knobs)
+        for _ in self._backend.scope("epochs", epochs):
+            dealt = self._backend.call(shuffle, (batch,))
+            for index in self._backend.scope("minibatches", minibatches):
+                yield self._backend.call(Op("minibatch", "learn", ops.take), (dealt, index))
+
+    def every(self, count: int, new: Tree, otherwise: Tree) -> Tree:
+        """`new` when the number of updates is a multiple of `count`, else `otherwise`."""
+        op = Op(
+            "every",
+            "learn",
+            lambda updates, a, b: ops.select(updates % count == 0, a, b),
+            knobs=(("updates", count),),
+        )
+        return self._backend.call(op, (self._backend.read("learner").updates, new, otherwise))
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Add scalars to the run's metrics."""
+        self._backend.emit("report", dict(metrics))
+
+
+class State:
+    """Declared state: read a cell as an attribute, write it by assigning to the attribute."""
+
+    def __init__(self, backend: Backend, names: tuple[str, ...]) -> None:
+        object.__setattr__(self, "_backend", backend)
+        object.__setattr__(self, "_names", names)
+
+    def __getattr__(self, name: str) -> Tree:
+        self._require(name)
+        return self._backend.read(name)
+
+    def __setattr__(self, name: str, value: Tree) -> None:
+        self._require(name)
+        self._backend.write(name, value, once=True)
+
+    def _require(self, name: str) -> None:
+        if name not in self._names:
+            hint = nearest(name, self._names) if self._names else "the algorithm's state() declares none"
+            raise UsageError(f"no state cell {name!r}: {hint}\n  at {author_source().quoted()}")
+
+
+def make_handles(
+    backend: Backend, algorithm: Algorithm, cells: tuple[str, ...], stepping: EnvironmentStep
+) -> dict[str, Any]:
+    """All handles over a backend, by the names a loop asks for them."""
+    return {
+        "env": Env(backend, stepping),
+        "learner": Learner(backend, algorithm),
+        "state": State(backend, cells),
+        "replay": Replay(backend),
+    }

@@ -1,0 +1,124 @@
+"""Reductions over environments that see every replica.
+
+A learner may be split over devices, each holding an equal share of the environments. A mean taken over
+one share is not the mean of the batch, so whatever averages over environments goes through these
+functions: plain in one process, all-reduced while the lowering traces inside `with replicas(axis)`.
+
+Gradients: `jax.grad` of a loss made with `mean`, followed by `pmean` of the gradients, is the gradient
+of the global loss whether or not `shard_map` checks varying axes (when it does, the gradients of
+replicated parameters are global already and that `pmean` changes nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Axis = int | Sequence[int] | None
+
+_active: ContextVar[tuple[str, ...]] = ContextVar("sherd_replica_axes", default=())
+
+
+@contextmanager
+def replicas(*names: str) -> Iterator[None]:
+    """While tracing in this block, reductions cover the named mesh axes.
+
+    >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("learners",))
+    >>> def centred(x):
+    ...     with replicas("learners"):
+    ...         return x - mean(x)
+    >>> spec = jax.sharding.PartitionSpec("learners")
+    >>> jax.shard_map(centred, mesh=mesh, in_specs=spec, out_specs=spec)(jnp.array([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
+    token = _active.set(_active.get() + names)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def mean(x: jax.Array, axis: Axis = None) -> jax.Array:
+    """The mean over the given axes and all replicas.
+
+    >>> mean(jnp.array([1.0, 3.0])).item()
+    2.0
+    """
+    return _across(jnp.mean(x, axis=_tuple(axis)))
+
+
+def moments(x: jax.Array, axis: Axis = None) -> tuple[jax.Array, jax.Array]:
+    """The mean and population variance over the given axes and all replicas.
+
+    >>> [value.item() for value in moments(jnp.array([1.0, 3.0]))]
+    [2.0, 1.0]
+    """
+    axes = _tuple(axis)
+    # Two passes: E[x^2] - E[x]^2 would cancel catastrophically for large means.
+    centre = _across(jnp.mean(x, axis=axes, keepdims=True))
+    variance = _across(jnp.mean(jnp.square(x - centre), axis=axes))
+    return centre.reshape(variance.shape), variance
+
+
+def standardise(x: jax.Array, epsilon: float = 1e-8) -> jax.Array:
+    """All elements shifted and scaled to mean zero and deviation one; the moments carry no gradient.
+
+    >>> standardise(jnp.array([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
+    centre, variance = jax.lax.stop_gradient(moments(x))
+    return (x - centre) / (jnp.sqrt(variance) + epsilon)
+
+
+def average(tree: Any) -> Any:
+    """Every leaf averaged over all replicas, such as gradients whose replicas hold equal shares.
+
+    >>> average({"grad": jnp.array(2.0)})["grad"].item()
+    2.0
+    """
+    return jax.tree.map(_across, tree)
+
+
+def total(x: Any) -> Any:
+    """The sum of what all replicas hold.
+
+    >>> total(3)
+    3
+    """
+    names = _active.get()
+    return jax.lax.psum(x, names) if names else x
+
+
+def maximum(x: jax.Array) -> jax.Array:
+    """The largest element of all replicas.
+
+    >>> maximum(jnp.array([1.0, 3.0])).item()
+    3.0
+    """
+    names = _active.get()
+    return jax.lax.pmax(jnp.max(x), names) if names else jnp.max(x)
+
+
+def count(n: int) -> int:
+    """How many elements all replicas hold together, when each holds n.
+
+    >>> count(8)
+    8
+    """
+    for name in _active.get():
+        n = n * jax.lax.axis_size(name)
+    return n
+
+
+def _across(local: jax.Array) -> jax.Array:
+    names = _active.get()
+    return jax.lax.pmean(local, names) if names else local
+
+
+def _tuple(axis: Axis) -> int | tuple[int, ...] | None:
+    return axis if axis is None or isinstance(axis, int) else tuple(axis)

@@ -1,0 +1,145 @@
+"""Any Gymnasium environment, as n Python objects stepped one after the other.
+
+This is the adapter that always works: a registered id, or the user's own callable. Its cost is the
+simulator's plus about a microsecond per row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces as gym_spaces
+from gymnasium.envs.registration import EnvSpec as GymSpec
+
+from sherd.envs.host.faults import env_failed
+from sherd.envs.host.leaves import action_rows, misshapen, row_writer
+from sherd.envs.host.seeding import env_seeds
+from sherd.errors import SherdError, UsageError, missing_extra
+from sherd.spaces import EnvSpec, StepOut, Tree, require_supported, tree_map
+
+EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
+
+
+class LoopEnv:
+    """A batch of separate Gymnasium environments; row i is environment `first_index + i` of the run."""
+
+    def __init__(self, env_id: str, factory: EnvFactory, num_envs: int, seed: int, first_index: int = 0):
+        self.num_envs = num_envs
+        self._id = env_id
+        self._first_index = first_index
+        self._seeds = env_seeds(seed, first_index, num_envs)
+        self._envs = [factory() for _ in range(num_envs)]
+        observation, action = self._envs[0].observation_space, self._envs[0].action_space
+        require_supported(env_id, "observation", observation)
+        require_supported(env_id, "action", action)
+        self.spec = EnvSpec(env_id, observation, action, "host")
+        self._steps = [env.step for env in self._envs]
+        self._write = row_writer(observation)
+        self._read = action_rows(action)
+        # A Box needs no conversion beyond NumPy's own assignment, which saves a call per row.
+        self._plain = isinstance(observation, gym_spaces.Box)
+
+    def reset(self, obs: Tree) -> None:
+        """Start every row's first episode from its own seed."""
+        row = 0
+        try:
+            for row, env in enumerate(self._envs):
+                observation, _ = env.reset(seed=self._seeds[row])
+                # NumPy would silently stretch a smaller observation over its row.
+                if fault := misshapen(self.spec.observation, observation):
+                    raise ValueError(fault)
+                self._write(obs, row, observation)
+        except Exception as error:
+            raise env_failed(self._id, self._first_index + row, "reset", error) from error
+
+    def step(self, action: Tree, out: StepOut) -> None:
+        """Step every row, then reset those whose episode ended."""
+        next_obs, reward, terminated, truncated = out.next_obs, out.reward, out.terminated, out.truncated
+        plain, write = self._plain, self._write
+        ended: list[int] = []
+        row, during = 0, "step"
+        try:
+            for row, (step, row_action) in enumerate(zip(self._steps, self._read(action))):
+                observation, reward[row], terminated[row], truncated[row], _ = step(row_action)
+                if plain:
+                    next_obs[row] = observation
+                else:
+                    write(next_obs, row, observation)
+                if terminated[row] or truncated[row]:
+                    ended.append(row)
+            tree_map(np.copyto, out.obs, next_obs)
+            during = "reset"
+            for row in ended:
+                write(out.obs, row, self._envs[row].reset()[0])
+        except Exception as error:
+            raise env_failed(self._id, self._first_index + row, during, error) from error
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+
+
+def registered(env_id: str) -> GymSpec | None:
+    """Gymnasium's entry for an id, or None; `module:Id-v0` imports the module first, as Gymnasium does.
+
+    >>> registered("CartPole-v1").id, registered("CartPol-v1")
+    ('CartPole-v1', None)
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.registry.get(name)
+
+
+def make_one(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """One environment by its registered id, with Gymnasium's warnings kept from the user."""
+    name = env_id.rpartition(":")[2]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return gymnasium.make(name, disable_env_checker=True, **options)
+    except ImportError as error:
+        raise _missing(env_id, error) from error
+    except TypeError as error:
+        if not options:
+            raise env_failed(env_id, 0, "its constructor", error) from error
+        raise UsageError(f"{env_id} does not take these options: {error}") from error
+    except gymnasium.error.Error as error:
+        # DependencyNotInstalled is a gymnasium error, not an ImportError.
+        raise _missing(env_id, error) from error
+    except Exception as error:
+        raise env_failed(env_id, 0, "its constructor", error) from error
+
+
+def _missing(env_id: str, error: Exception) -> UsageError:
+    spec = registered(env_id)
+    if spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point):
+        # Gymnasium's MuJoCo environments load imageio even when nothing is drawn.
+        for package in ("mujoco", "imageio"):
+            if importlib.util.find_spec(package) is None:
+                return missing_extra(package, "mujoco", env_id)
+    return UsageError(f"{env_id} cannot be built: {error}")
+
+
+def call_factory(env_id: str, factory: Callable[..., Any], **options: Any) -> gymnasium.Env[Any, Any]:
+    """The environment that a user's callable returns, or an error that says what it returned."""
+    try:
+        env = factory(**options)
+    except SherdError:
+        raise
+    except Exception as error:
+        raise env_failed(env_id, 0, "its constructor", error) from error
+    if isinstance(env, gymnasium.Env):
+        return env
+    batched = isinstance(env, gymnasium.vector.VectorEnv)
+    raise UsageError(
+        f"{env_id} returned {'a vector environment' if batched else type(env).__name__}.\n"
+        "  fix: return one gymnasium.Env; Sherd does the batching"
+    )

@@ -1,0 +1,97 @@
+"""Drive host simulators: rollouts are written in place into preallocated arrays.
+
+The simulator writes an observation once, into the row where the rollout keeps it, and acting reads that
+row. Everything that is handed out per step is built beforehand, so that a step makes no Python objects.
+Two sets of arrays take turns: while a compiled region may still read one, the other is filled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from sherd.author.types import EnvState, Episode, Transition
+from sherd.spaces import HostEnv, StepOut, tree_map, zeros
+
+Stepped = tuple[EnvState, Transition, Episode]
+
+
+class _Buffers:
+    """One set of arrays for `trips` steps, and the views of it that each step hands out."""
+
+    def __init__(self, env: HostEnv, trips: int) -> None:
+        envs, spec = env.num_envs, env.spec
+        rows = (trips + 1, envs)
+        obs, first = zeros(spec.observation, rows), np.zeros(rows, bool)
+        running, lengths = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
+        self.state = EnvState((), obs, first, running, lengths)
+        lead = (trips, envs)
+        self.transition = Transition(
+            obs=tree_map(lambda a: a[:trips], obs),
+            action=zeros(spec.action, lead),
+            reward=np.zeros(lead, np.float32),
+            terminated=np.zeros(lead, bool),
+            truncated=np.zeros(lead, bool),
+            next_obs=zeros(spec.observation, lead),
+            first=first[:trips],
+            extra=(),
+        )
+        self.episode = Episode(np.zeros(lead, bool), np.zeros(lead, np.float32), np.zeros(lead, np.int32))
+        self.states = [jax.tree.map(lambda a, i=i: a[i], self.state) for i in range(trips + 1)]
+        transitions = [jax.tree.map(lambda a, i=i: a[i], self.transition) for i in range(trips)]
+        episodes = [jax.tree.map(lambda a, i=i: a[i], self.episode) for i in range(trips)]
+        self.stepped: list[Stepped] = list(zip(self.states[1:], transitions, episodes))
+        self.outs = [
+            StepOut(after.obs, t.next_obs, t.reward, t.terminated, t.truncated)
+            for after, t, _ in self.stepped
+        ]
+
+
+class Driver:
+    """Executes one env node for every turn of the scope it stands in."""
+
+    def __init__(self, env: HostEnv, trips: int) -> None:
+        self.env = env
+        self._sets = (_Buffers(env, trips), _Buffers(env, trips))
+        self._current = self._sets[0]
+        self._turn = 0
+
+    def begin(self) -> None:
+        """Enter the scope: from here on the other set of arrays is filled."""
+        self._current = self._sets[1] if self._current is self._sets[0] else self._sets[0]
+        self._turn = 0
+
+    def step(self, state: EnvState, action: Any) -> Stepped:
+        """Step every environment; what comes back are views of the rollout."""
+        turn, buffers = self._turn, self._current
+        if state is not buffers.states[turn]:
+            jax.tree.map(np.copyto, buffers.states[turn], state)
+            state = buffers.states[turn]
+        stepped = buffers.stepped[turn]
+        after, transition, episode = stepped
+        tree_map(np.copyto, transition.action, action)
+        out = buffers.outs[turn]
+        self.env.step(transition.action, out)
+        np.logical_or(out.terminated, out.truncated, out=episode.ended)
+        np.add(state.episode_return, out.reward, out=episode.episode_return)
+        np.add(state.episode_length, 1, out=episode.episode_length)
+        after.first[:] = episode.ended
+        running = np.logical_not(episode.ended)
+        np.multiply(episode.episode_return, running, out=after.episode_return)
+        np.multiply(episode.episode_length, running, out=after.episode_length)
+        self._turn = turn + 1
+        return stepped
+
+    @property
+    def stacked(self) -> Stepped:
+        """What the turns since `begin` handed out, stacked: no copy is made."""
+        return self._current.state, self._current.transition, self._current.episode
+
+    def start(self) -> EnvState:
+        """Reset the simulators."""
+        state = self._sets[0].states[0]
+        self.env.reset(state.obs)
+        state.first[:] = True
+        return jax.tree.map(np.copy, state)  # type: ignore[no-any-return]

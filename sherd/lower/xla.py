@@ -1,0 +1,153 @@
+"""Lower a graph whose every node is in-graph to one XLA program that makes many iterations.
+
+Over several devices the same program is replicated: each device holds some of the environments, and the
+reductions that authors use (and the gradients) see all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sherd.author import reduce
+from sherd.author.eager import begin_cells
+from sherd.author.environments import graph_begin, graph_stepping
+from sherd.author.keys import Frame, run_key
+from sherd.author.types import EnvironmentStep
+from sherd.errors import UsageError
+from sherd.graph.ir import Graph, Ref
+from sherd.lower.interpret import Values, run_items
+from sherd.lower.summary import Summary, across_replicas, metric_names, summarise_episodes, summarise_reports
+
+AXIS = "replicas"
+LONGEST_CALL = 256  # iterations that one call may make; their summaries are kept in arrays of this length
+
+
+def iterate(graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame) -> tuple[Any, Summary]:
+    """One training iteration: cells in, cells and a summary out."""
+    values = Values({Ref(carry.inner): cells[carry.cell] for carry in graph.root.carries})
+    values[graph.iteration], values[graph.total] = frame.iteration, frame.total
+    run_items(graph.root.body, values, frame, stepping)
+    after = {carry.cell: values[carry.result] for carry in graph.root.carries}
+    filled = [(stack.channel, values.fill(stack.inner)) for stack in graph.reports]
+    reports = tuple(value for channel, value in filled if channel == "report")
+    episodes = tuple(value for channel, value in filled if channel == "episode")
+    return after, {**summarise_reports(metric_names(graph), reports), **summarise_episodes(episodes)}
+
+
+def initial_cells(graph: Graph, algorithm: Any, env: Any, frame: Frame) -> dict[str, Any]:
+    """Every cell's first value, for a graph environment."""
+    state = graph_begin(env, frame.env_keys("reset"))
+    cells = begin_cells(algorithm.bind(graph.spec), state, frame.seed)
+    late = {cell.name: cell.build() for cell in graph.cells if cell.build is not None}
+    return {**cells, **late}
+
+
+@dataclass
+class XlaProgram:
+    """A graph compiled to one program, with the state it works on."""
+
+    graph: Graph
+    algorithm: Any
+    env: Any
+    seed: int
+    total: int
+    devices: int = 1
+    longest_call: int = LONGEST_CALL
+
+    def __post_init__(self) -> None:
+        self.iteration = 0
+        self.frame = Frame(run_key(self.seed), 0, self.total, jnp.arange(self.graph.envs))
+        self._mesh = self._make_mesh()
+        self.cells = self._initial()
+        self._call = self._compile()
+
+    def _make_mesh(self) -> Mesh | None:
+        if self.devices == 1:
+            return None
+        available = jax.local_devices()
+        if len(available) < self.devices or self.graph.envs % self.devices:
+            raise UsageError(
+                f"{self.graph.envs} environments cannot be spread over {self.devices} devices "
+                f"({len(available)} available)\n  fix: use --envs divisible by the number of devices"
+            )
+        return Mesh(np.array(available[: self.devices]), (AXIS,))
+
+    def _initial(self) -> dict[str, Any]:
+        @jax.jit
+        def build(seed: Any, index: Any) -> dict[str, Any]:
+            return initial_cells(self.graph, self.algorithm, self.env, Frame(seed, 0, self.total, index))
+
+        cells: dict[str, Any] = build(self.frame.seed, self.frame.env_index)
+        if self._mesh is None:
+            return cells
+        shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs(cells))
+        return jax.device_put(cells, shardings)  # type: ignore[no-any-return]
+
+    def _specs(self, cells: dict[str, Any]) -> dict[str, Any]:
+        """Which axis of every leaf is spread over the devices."""
+        specs = {}
+        for cell in self.graph.cells:
+            leaves, treedef = jax.tree.flatten(cells[cell.name])
+            # The traced environment cell leaves the simulator out; all of it is per environment.
+            axes = (0,) * len(leaves) if cell.name == "env" else cell.env_axes
+            parts = [P() if axis is None else P(*(None,) * axis, AXIS) for axis in axes]
+            specs[cell.name] = jax.tree.unflatten(treedef, parts)
+        return specs
+
+    def _compile(self) -> Any:
+        stepping = graph_stepping(self.env)
+
+        def one(cells: Any, iteration: Any, total: Any, seed: Any, index: Any) -> tuple[Any, Summary]:
+            after, summary = iterate(self.graph, stepping, cells, Frame(seed, iteration, total, index))
+            return after, across_replicas(summary)
+
+        def many(cells: Any, start: Any, count: Any, total: Any, seed: Any, index: Any) -> tuple[Any, Summary]:
+            shapes = jax.eval_shape(one, cells, start, total, seed, index)[1]
+            blank = jax.tree.map(lambda s: jnp.zeros((self.longest_call, *s.shape), s.dtype), shapes)
+
+            def body(turn: Any, carried: tuple[Any, Summary]) -> tuple[Any, Summary]:
+                cells, kept = carried
+                after, summary = one(cells, start + turn, total, seed, index)
+                return after, jax.tree.map(lambda row, new: row.at[turn].set(new), kept, summary)
+
+            return jax.lax.fori_loop(0, count, body, (cells, blank))
+
+        if self._mesh is None:
+            return jax.jit(many, donate_argnums=0)
+
+        def replicated(*args: Any) -> tuple[Any, Summary]:
+            with reduce.replicas(AXIS):
+                return many(*args)
+
+        specs = self._specs(self.cells)
+        sharded = jax.shard_map(
+            replicated,
+            mesh=self._mesh,
+            in_specs=(specs, P(), P(), P(), P(), P(AXIS)),
+            out_specs=(specs, P()),
+            check_vma=False,
+        )
+        return jax.jit(sharded, donate_argnums=0)
+
+    def run(self, count: int) -> list[dict[str, float]]:
+        """Make `count` iterations and return the summary of each."""
+        rows: list[dict[str, float]] = []
+        while count:
+            some = min(count, self.longest_call)
+            args = (np.int32(self.iteration), np.int32(some), np.int32(self.total))
+            self.cells, kept = self._call(self.cells, *args, self.frame.seed, self.frame.env_index)
+            columns = jax.device_get(kept)
+            rows += [{name: float(column[i]) for name, column in columns.items()} for i in range(some)]
+            self.iteration += some
+            count -= some
+        return rows
+
+    def close(self) -> None:
+        """Nothing to free: the arrays go with the object."""
