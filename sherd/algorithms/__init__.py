@@ -1,4 +1,42 @@
 """The built-in algorithms, one file each, written exactly as a user's would be.
 
-May import: errors, spaces, author, nn.
+In: handles. Out: an `Algorithm`. May import: errors, spaces, author, nn.
 """
+
+from __future__ import annotations
+
+import dataclasses
+
+from sherd.author import Algorithm
+from sherd.errors import UsageError, nearest
+from sherd.imports import is_path, load_object
+
+# Named as paths so that listing the algorithms imports none of them.
+BUILT_IN: dict[str, str] = {"ppo": "sherd.algorithms.ppo:PPO"}
+
+
+def load_algorithm(name: str) -> type[Algorithm]:
+    """The algorithm class of that name, or at `module:Class`.
+
+    >>> load_algorithm("ppo").__name__
+    'PPO'
+    """
+    path = name if is_path(name) else BUILT_IN.get(name.lower())
+    if path is None:
+        raise UsageError(
+            f"unknown algorithm {name!r}: {nearest(name, BUILT_IN)}\n"
+            "  fix: name a built-in one, or your own as my_module:MyAlgorithm"
+        )
+    found = load_object(path)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise UsageError(f"{name} is not an Algorithm\n  fix: subclass sherd.Algorithm")
+    if not dataclasses.is_dataclass(found) or not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise UsageError(f"{name} is not a frozen dataclass\n  fix: put @dataclass(frozen=True) above it")
+    return found
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """The name under which an algorithm can be loaded again."""
+    kind = type(algorithm)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, built_in in BUILT_IN.items() if built_in == path), path)

@@ -24,7 +24,7 @@ from sherd.author.types import EnvironmentStep, EnvState, Tree
 from sherd.errors import UsageError, author_source
 
 Emitted = dict[str, list[Any]]
-PROPAGATED = ("report", "episode")
+PROPAGATED = ("metrics", "episode")
 
 
 class EagerBackend:

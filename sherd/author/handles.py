@@ -116,7 +116,7 @@ class Learner:
         learner = backend.read("learner")
         updated, report = backend.call(apply, (learner, grads, metrics, scale, when, backend.iteration))
         backend.write("learner", updated)
-        backend.emit("report", report)
+        backend.emit("metrics", report)
         return metrics
 
     def shuffled(self, batch: Tree, epochs: int, minibatches: int, sequences: bool = False) -> Iterator[Tree]:
@@ -144,7 +144,7 @@ class Learner:
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Add scalars to the run's metrics."""
-        self._backend.emit("report", dict(metrics))
+        self._backend.emit("metrics", dict(metrics))
 
 
 class State:

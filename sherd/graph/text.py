@@ -24,7 +24,10 @@ def render(graph: Graph) -> str:
         "",
     ]
     width = max(len(cell.name) for cell in graph.cells)
-    lines += [f"state {cell.name:<{width}} : {render_type(cell.type, _axes(cell))}" for cell in graph.cells]
+    inner = {carry.cell: carry.inner for carry in graph.root.carries}
+    lines += [f"given %{graph.iteration} iteration, %{graph.total} total"]
+    for cell in graph.cells:
+        lines.append(f"state %{inner[cell.name]} {cell.name:<{width}} : {render_type(cell.type, _axes(cell))}")
     lines += ["", f"loop  # {graph.root.source}"]
     lines += _body(graph, graph.root, "  ")
     for stack in graph.reports:
@@ -37,10 +40,11 @@ def _body(graph: Graph, scope: Scope, indent: str) -> list[str]:
     lines = []
     for item in scope.body:
         if isinstance(item, Scope):
-            carried = ", ".join(carry.cell for carry in item.carries)
+            carried = ", ".join(f"%{carry.inner}:{carry.cell}" for carry in item.carries)
             carrying = f" carrying {carried}" if carried else ""
-            lines.append(f"{indent}scope {item.name} x {item.trips}{carrying}  # {item.source}")
+            lines.append(f"{indent}scope {item.name} %{item.index} x {item.trips}{carrying}  # {item.source}")
             lines += _body(graph, item, indent + "  ")
+            lines += [f"{indent}  leaves %{carry.outer}:{carry.cell}" for carry in item.carries]
             lines += [f"{indent}  {_stack(graph, stack)}" for stack in item.stacks]
         else:
             lines.append(indent + render_item(graph, item))
@@ -88,15 +92,15 @@ def render_type(type_: Any, axes: Any) -> str:
         return _array(type_, axes)
     if not leaves:
         return "()"
-    if hasattr(type_, "_fields"):
+    if hasattr(type_, "_fields") and (len(type_._fields) > 1 or len(leaves) <= _MANY):
         parts = [(f, getattr(type_, f), getattr(axes, f)) for f in type_._fields]
         inner = [f"{name} {render_type(t, a)}" for name, t, a in parts if jax.tree.leaves(t)]
         return "{" + ", ".join(inner) + "}"
-    if len(leaves) > _MANY or not isinstance(type_, dict | tuple | list):
+    if type(type_) is tuple:
+        return "(" + ", ".join(render_type(t, a) for t, a in zip(type_, axes)) + ")"
+    if len(leaves) > _MANY or not isinstance(type_, dict):
         return f"<{len(leaves)} arrays, {sum(math.prod(leaf.shape) for leaf in leaves):,} numbers>"
-    if isinstance(type_, dict):
-        return "{" + ", ".join(f"{k} {render_type(v, axes[k])}" for k, v in type_.items()) + "}"
-    return "(" + ", ".join(render_type(t, a) for t, a in zip(type_, axes)) + ")"
+    return "{" + ", ".join(f"{k} {render_type(v, axes[k])}" for k, v in type_.items()) + "}"
 
 
 def _array(leaf: Any, axis: int) -> str:

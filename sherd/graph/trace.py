@@ -23,7 +23,7 @@ from sherd.author.keys import run_key
 from sherd.author.stage import Op, active
 from sherd.errors import Source, UsageError, author_source
 from sherd.graph.ir import Carry, Cell, Graph, Node, Ref, Scope, Stack, Value
-from sherd.graph.prune import prune
+from sherd.graph.prune import prune, renumber
 from sherd.graph.reads import recording, unread_fields, unused_values
 from sherd.graph.shapes import Pair, describe, env_axes, same_type, shape_of
 from sherd.graph.signature import compare_passes
@@ -255,9 +255,9 @@ def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., 
     tracer = Tracer(envs)
     source = _source_of(loop)
     small, large = (_cell_types(algorithm, spec, count) for count in (envs, 2 * envs))
-    for name, type_ in small.items():
-        tracer.cells[name] = tracer.define(name, (type_, large[name]), source)
     declared = tuple(name for name in small if name not in ("env", "learner"))
+    for name in ("env", "learner", *declared):
+        tracer.cells[name] = tracer.define(name, (small[name], large[name]), source)
     root = dict(tracer.cells)
     tracer._snapshots.append(root)
     with active(tracer):
@@ -269,11 +269,19 @@ def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., 
     )
     iteration, total = tracer.iteration._ref.value, tracer.total._ref.value
     name = type(algorithm).__name__
-    return prune(Graph(name, spec, envs, cells, scope, tracer.values, iteration, total))
+    return renumber(prune(Graph(name, spec, envs, cells, scope, tracer.values, iteration, total)))
 
 
 def _cell_types(algorithm: Algorithm, spec: EnvSpec, envs: int) -> dict[str, Any]:
-    return jax.eval_shape(lambda: begin_cells(algorithm, abstract_begin(spec, envs), run_key(0)))
+    order: list[str] = []
+
+    def begin() -> dict[str, Any]:
+        cells = begin_cells(algorithm, abstract_begin(spec, envs), run_key(0))
+        order.extend(cells)
+        return cells
+
+    types = jax.eval_shape(begin)
+    return {name: types[name] for name in order}  # JAX sorts keys; people read them as declared
 
 
 def _source_of(loop: Callable[..., None]) -> Source:

@@ -17,6 +17,7 @@ from sherd.author.eager import begin_cells
 from sherd.author.environments import begin
 from sherd.author.keys import run_key
 from sherd.author.stage import Op
+from sherd.author.types import Episode
 from sherd.errors import Source
 from sherd.graph.ir import Graph, Node, Ref, Scope, Stack, Value, is_ref, refs_in, uses
 from sherd.lower.driver import Driver
@@ -141,7 +142,7 @@ class _HostStack:
 
 def with_summary(graph: Graph) -> tuple[Graph, int | None]:
     """The graph with one more node, which reduces the reports where they are made; and its value."""
-    reports = [stack.inner for stack in graph.reports if stack.channel == "report"]
+    reports = [stack.inner for stack in graph.reports if stack.channel == "metrics"]
     if not reports:
         return graph, None
     names = metric_names(graph)
@@ -166,7 +167,6 @@ class HostProgram:
         self._clock = Clock(jax.device_put(key), jax.device_put(index), np.zeros(2, np.int32))
         self.cells = self._initial(algorithm, key)
         self._episodes = [s.inner for s in self.graph.reports if s.channel == "episode"]
-        self._pending: list[Any] = []
 
     def _initial(self, algorithm: Any, key: Any) -> dict[str, Any]:
         state: Any = self._start.start()
@@ -197,7 +197,7 @@ class HostProgram:
         ends |= {ref for stack in scope.stacks for ref in refs_in(stack.inner)}
         if scope is self.graph.root and self._summary is not None:
             ends.add(Ref(self._summary))
-            ends -= {r for s in scope.stacks if s.channel == "report" for r in refs_in(s.inner)}
+            ends -= {r for s in scope.stacks if s.channel == "metrics" for r in refs_in(s.inner)}
         needed, result = ends, []
         for piece in reversed(pieces):
             result.append(set(needed))
@@ -223,6 +223,15 @@ class HostProgram:
         return [self._iterate() for _ in range(count)]
 
     def _iterate(self) -> dict[str, float]:
+        store, episodes = self.advance()
+        summary = summarise_episodes(episodes, np)
+        if self._summary is not None:
+            # Waiting for the numbers also means that nothing reads this iteration's arrays any more.
+            summary |= jax.device_get(store[self._summary])
+        return {name: float(value) for name, value in summary.items()}
+
+    def advance(self) -> tuple[Store, tuple[Episode, ...]]:
+        """Make one iteration: everything it computed, and the episodes it saw (valid until the next)."""
         store: Store = {carry.inner: self.cells[carry.cell] for carry in self.graph.root.carries}
         store[self.graph.iteration], store[self.graph.total] = np.int32(self.iteration), np.int32(self.total)
         self._clock.now = np.array([self.iteration, self.total], np.int32)
@@ -232,12 +241,7 @@ class HostProgram:
             part.run(store, self._clock)
         self.cells = {c.cell: c.result.pick(store[c.result.value]) for c in self.graph.root.carries}
         self.iteration += 1
-        episodes = tuple(fill(episode, store) for episode in self._episodes)
-        summary = summarise_episodes(episodes, np)
-        if self._summary is not None:
-            # Waiting for the numbers also means that nothing reads this iteration's arrays any more.
-            summary |= jax.device_get(store[self._summary])
-        return {name: float(value) for name, value in summary.items()}
+        return store, tuple(fill(episode, store) for episode in self._episodes)
 
     def close(self) -> None:
         """Free the simulators."""

@@ -22,7 +22,7 @@ def metric_names(graph: Graph) -> list[dict[str, str]]:
     taken: set[str] = set()
     names = []
     for stack in graph.reports:
-        if stack.channel != "report":
+        if stack.channel != "metrics":
             continue
         keys = [key for key in graph.values[stack.outer].type if key != WEIGHT]
         mine = {key: key if key not in taken else f"{key}.{len(names)}" for key in keys}

@@ -29,16 +29,25 @@ AXIS = "replicas"
 LONGEST_CALL = 256  # iterations that one call may make; their summaries are kept in arrays of this length
 
 
-def iterate(graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame) -> tuple[Any, Summary]:
-    """One training iteration: cells in, cells and a summary out."""
+def run_once(
+    graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame
+) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """One iteration: cells in; cells and what was emitted on each channel out."""
     values = Values({Ref(carry.inner): cells[carry.cell] for carry in graph.root.carries})
     values[graph.iteration], values[graph.total] = frame.iteration, frame.total
     run_items(graph.root.body, values, frame, stepping)
     after = {carry.cell: values[carry.result] for carry in graph.root.carries}
-    filled = [(stack.channel, values.fill(stack.inner)) for stack in graph.reports]
-    reports = tuple(value for channel, value in filled if channel == "report")
-    episodes = tuple(value for channel, value in filled if channel == "episode")
-    return after, {**summarise_reports(metric_names(graph), reports), **summarise_episodes(episodes)}
+    emitted: dict[str, tuple[Any, ...]] = {"metrics": (), "episode": ()}
+    for stack in graph.reports:
+        emitted[stack.channel] += (values.fill(stack.inner),)
+    return after, emitted
+
+
+def iterate(graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame) -> tuple[Any, Summary]:
+    """One training iteration: cells in, cells and a summary out."""
+    after, emitted = run_once(graph, stepping, cells, frame)
+    metrics = summarise_reports(metric_names(graph), emitted["metrics"])
+    return after, {**metrics, **summarise_episodes(emitted["episode"])}
 
 
 def initial_cells(graph: Graph, algorithm: Any, env: Any, frame: Frame) -> dict[str, Any]:

@@ -188,7 +188,8 @@ def test_an_observation_that_would_be_stretched_is_an_error():
         batch.reset(step_buffers(batch.spec, 1).obs)
 
 
-def test_mujoco_without_a_warning():
+def test_mujoco_without_a_warning(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = make_host("HalfCheetah-v5", 2, seed=0)
@@ -196,6 +197,8 @@ def test_mujoco_without_a_warning():
         batch.reset(out.obs)
         batch.step(np.full((2, 6), 0.5, np.float32), out)
     assert out.obs.dtype == np.float32
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
     direct = gymnasium.make("HalfCheetah-v5", disable_env_checker=True)
     direct.reset(seed=env_seeds(0, 0, 1)[0])
     expected = direct.step(np.full(6, 0.5, np.float32))

@@ -1,9 +1,8 @@
 """brax's environments as graph environments: ids `brax/ant`, `brax/inverted_pendulum`, ...
 
 They run on brax's `spring` backend, which on a CPU compiles fastest (ant: 9 s, against 13 s for `positional`
-and 15 s for `generalized`) and steps about 4 times faster; `swimmer` has `generalized` only. Physics and
-returns differ between backends: compare returns with results of the same backend, which
-`BraxEnv(name, backend=...)` chooses.
+and 15 s for `generalized`) and steps about 4 times faster. Physics and returns differ between backends:
+compare returns with results of the same backend, which `BraxEnv(name, backend=...)` chooses.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from sherd.errors import UsageError, nearest
+from sherd.errors import RunError, UsageError, nearest
 from sherd.spaces import EnvSpec
 
 EPISODE_LENGTH = 1000
@@ -35,9 +34,9 @@ class State(NamedTuple):
 class BraxEnv:
     """A brax environment without brax's wrappers; episodes are truncated after 1,000 steps."""
 
-    def __init__(self, name: str, backend: str | None = None, episode_length: int = EPISODE_LENGTH) -> None:
+    def __init__(self, name: str, backend: str = "spring", episode_length: int = EPISODE_LENGTH) -> None:
         with _quiet():
-            self._env = _load(name, backend or ("generalized" if name == "swimmer" else "spring"))
+            self._env = _load(name, backend)
             start = jax.eval_shape(self._env.reset, jax.random.key(0))
         self._episode_length = episode_length
         observation = gym_spaces.Box(-np.inf, np.inf, start.obs.shape, np.float32)
@@ -78,6 +77,11 @@ def _load(name: str, backend: str) -> Any:
     mujoco.set_mju_user_warning(lambda message: None)
     try:
         return envs.get_environment(name, backend=backend)
+    except Exception as cause:
+        raise RunError(
+            f"brax could not load {name!r} with its backend {backend!r}: {cause}\n"
+            "  fix: use another environment, or another backend by BraxEnv(name, backend=...)"
+        ) from cause
     finally:
         mujoco.set_mju_user_warning(handler)
 

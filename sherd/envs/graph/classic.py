@@ -100,10 +100,10 @@ class MountainCar(Classic):
     """Drive out of a valley with an engine too weak to climb; physics = (position, velocity)."""
 
     time_limit = 200
-    _bounds = np.array([[-1.2, -0.07], [0.6, 0.07]], np.float32)
 
     def __init__(self) -> None:
-        observation = gym_spaces.Box(*self._bounds, dtype=np.float32)
+        low, high = np.array([[-1.2, -0.07], [0.6, 0.07]], np.float32)
+        observation = gym_spaces.Box(low, high, dtype=np.float32)
         self.spec = EnvSpec("graph/MountainCar-v0", observation, gym_spaces.Discrete(3), "graph")
 
     def _start(self, key: Any) -> jax.Array:

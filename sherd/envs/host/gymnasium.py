@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from sherd.envs.host.faults import env_failed
 from sherd.envs.host.leaves import action_rows, misshapen, row_writer
+from sherd.envs.host.mujoco import quiet_loading
 from sherd.envs.host.seeding import env_seeds
 from sherd.errors import SherdError, UsageError, missing_extra
 from sherd.spaces import EnvSpec, StepOut, Tree, require_supported, tree_map
@@ -102,7 +104,7 @@ def make_one(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment by its registered id, with Gymnasium's warnings kept from the user."""
     name = env_id.rpartition(":")[2]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), quiet_loading() if _is_mujoco(env_id) else nullcontext():
             warnings.simplefilter("ignore")
             return gymnasium.make(name, disable_env_checker=True, **options)
     except ImportError as error:
@@ -118,9 +120,13 @@ def make_one(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
         raise env_failed(env_id, 0, "its constructor", error) from error
 
 
-def _missing(env_id: str, error: Exception) -> UsageError:
+def _is_mujoco(env_id: str) -> bool:
     spec = registered(env_id)
-    if spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point):
+    return spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point)
+
+
+def _missing(env_id: str, error: Exception) -> UsageError:
+    if _is_mujoco(env_id):
         # Gymnasium's MuJoCo environments load imageio even when nothing is drawn.
         for package in ("mujoco", "imageio"):
             if importlib.util.find_spec(package) is None:

@@ -1,0 +1,44 @@
+"""Load what a user names as `module:attribute`, from the current directory or from what is installed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from sherd.errors import UsageError, nearest
+
+
+def is_path(name: Any) -> bool:
+    """Whether a name has the form `module:attribute`.
+
+    >>> is_path("my_module:MyClass"), is_path("ppo")
+    (True, False)
+    """
+    return isinstance(name, str) and ":" in name
+
+
+def load_object(path: str) -> Any:
+    """The object that `module:attribute` names.
+
+    >>> load_object("math:pi")
+    3.141592653589793
+    """
+    module, _, name = path.partition(":")
+    # As with `python -m`, the user's own modules lie in the current directory.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise UsageError(
+            f"{path}: there is no module {error.name!r}\n"
+            "  fix: run from the directory that holds it, or install it"
+        ) from error
+    if not hasattr(found, name):
+        options = [option for option in vars(found) if not option.startswith("_")]
+        raise UsageError(f"{path}: module {module!r} has no {name!r}; {nearest(name, options)}")
+    return getattr(found, name)

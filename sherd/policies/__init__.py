@@ -1,0 +1,30 @@
+"""Distribution policies: which part of the graph runs where.
+
+In: nothing but roles. Out: an assignment. May import: errors, spaces, envs, author, graph.
+"""
+
+from __future__ import annotations
+
+from sherd.errors import UsageError, nearest
+from sherd.imports import is_path, load_object
+from sherd.policies.base import DistributionPolicy
+from sherd.policies.fused import Fused
+from sherd.policies.single import Single
+
+BUILT_IN: dict[str, type[DistributionPolicy]] = {"Single": Single, "Fused": Fused}
+
+__all__ = ["BUILT_IN", "DistributionPolicy", "Fused", "Single", "load_policy"]
+
+
+def load_policy(name: str) -> type[DistributionPolicy]:
+    """The policy class of that name.
+
+    >>> load_policy("Single").__name__
+    'Single'
+    """
+    found = load_object(name) if is_path(name) else BUILT_IN.get(name)
+    if found is None:
+        raise UsageError(f"unknown distribution policy {name!r}: {nearest(name, BUILT_IN)}")
+    if not (isinstance(found, type) and issubclass(found, DistributionPolicy)):
+        raise UsageError(f"{name} is not a DistributionPolicy\n  fix: subclass sherd.DistributionPolicy")
+    return found

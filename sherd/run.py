@@ -1,0 +1,356 @@
+"""The public verbs: `train`, `evaluate`, `debug`.
+
+A run is described by three frozen dataclasses that share no field: the algorithm, the distribution policy,
+and `RunConfig`. Everything a run produces goes to its sinks and, if asked for, to its directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sherd.algorithms import load_algorithm
+from sherd.algorithms import name_of as algorithm_name
+from sherd.author.algorithm import Algorithm
+from sherd.author.eager import Debugged, run_eagerly
+from sherd.envs import describe, make_graph, make_host
+from sherd.envs.registry import name_of as env_name
+from sherd.errors import RunError, SherdWarning, UsageError, nearest
+from sherd.executors import load_executor
+from sherd.graph import Graph, check, trace
+from sherd.lower import Order
+from sherd.lower.evaluate import Evaluation
+from sherd.lower.evaluate import evaluate as play_episodes
+from sherd.policies import DistributionPolicy, load_policy
+from sherd.runtime.events import MemorySink, RunInfo, Sink, Sinks
+from sherd.runtime.rundir import MetricsSink, RunDirectory, environment_versions
+from sherd.runtime.tensorboard import TensorBoardSink
+
+EVALUATION_SEED = 1_000_003  # added to the run's seed, so that evaluation sees other episodes
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to run, besides the algorithm and the distribution policy."""
+
+    steps: int = 200_000
+    """Environment steps to make, over all environments; rounded up to whole iterations."""
+    seed: int = 0
+    """The one number that all randomness of the run comes from."""
+    envs: int = 8
+    """How many environments to step in parallel."""
+    executor: str = "inline"
+    """What the fragments run on: inline (this process)."""
+    run_dir: Path | None = None
+    """Where to write config.json, metrics.jsonl, TensorBoard events and parameters."""
+    eval_episodes: int = 20
+    """Episodes to play at the end, without exploration; 0: none."""
+
+
+@dataclass
+class Run:
+    """A finished run: what was learnt, what was measured, and how to go on with it."""
+
+    algorithm: Algorithm
+    env: Any
+    config: RunConfig
+    graph: Graph
+    cells: dict[str, Any] = field(repr=False)
+    metrics: dict[str, np.ndarray] = field(repr=False)
+    summary: dict[str, Any]
+
+    @property
+    def params(self) -> Any:
+        """The learnt parameters, a pytree of arrays."""
+        return self.cells["learner"].params
+
+    def evaluate(self, episodes: int = 100, seed: int | None = None) -> Evaluation:
+        """Play episodes with the learnt parameters, without exploration."""
+        seed = self.config.seed + EVALUATION_SEED if seed is None else seed
+        return play_episodes(self.algorithm, self.env, trained_cells(self.graph, self.cells), episodes, seed)
+
+
+def train(
+    algorithm: str | Algorithm,
+    env: Any,
+    policy: str | DistributionPolicy = "Single",
+    sinks: Sequence[Sink] = (),
+    **config: Any,
+) -> Run:
+    """Train an algorithm on an environment; names or objects. Fields of `RunConfig` are keywords.
+
+    >>> run = train("ppo", "graph/CartPole-v1", policy="Fused", steps=4096, envs=16, eval_episodes=0)
+    >>> run.summary["steps"]
+    4096
+    """
+    algorithm = load_algorithm(algorithm)() if isinstance(algorithm, str) else algorithm
+    policy = load_policy(policy)() if isinstance(policy, str) else policy
+    run_config = make_config(config)
+    spec = describe(env)
+    policy.require(spec, run_config.envs)
+    start = load_executor(run_config.executor)
+    graph = check(trace(algorithm, spec, run_config.envs))
+    for text in graph.warnings:
+        warnings.warn(text, SherdWarning, stacklevel=2)
+    iterations = math.ceil(run_config.steps / graph.steps_per_iteration())
+    directory = RunDirectory.create(run_config.run_dir) if run_config.run_dir else None
+    memory = MemorySink()
+    sink = Sinks([memory, *_file_sinks(directory), *sinks])
+    if directory:
+        directory.write_config(describe_run(algorithm, env, policy, run_config))
+    session = _Session(graph, sink, directory, run_config)
+    try:
+        sink.start(_info(graph, algorithm, env, policy, run_config))
+        order = Order(algorithm, env, graph, policy, run_config.seed, iterations)
+        cells = session.follow(start(order))
+        run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
+        _evaluate_at_end(run, session.interrupted)
+        if directory:
+            directory.write_json("summary", run.summary)
+        sink.finish(run.summary)
+        return run
+    finally:
+        sink.close()
+
+
+class _Session:
+    """Follows a run: turns summaries into rows, watches for failures and Ctrl-C, saves what was learnt."""
+
+    def __init__(self, graph: Graph, sink: Sink, directory: RunDirectory | None, config: RunConfig) -> None:
+        self.graph, self.sink, self.directory, self.config = graph, sink, directory, config
+        self.per_iteration = graph.steps_per_iteration()
+        self.iteration = self.episodes = 0
+        self.began = time.perf_counter()
+        self.interrupted = False
+        self._recent: list[tuple[float, float]] = []
+        self._steady: list[tuple[float, int]] = []
+
+    def follow(self, running: Any) -> dict[str, Any]:
+        """Make all iterations; return the state cells as they were left."""
+        program = running.program
+        try:
+            with _interrupts() as asked_to_stop:
+                for progress in running:
+                    self._report(progress.summaries, progress.seconds)
+                    self._require_finite(progress.summaries, program)
+                    if asked_to_stop.is_set():
+                        self.interrupted = True
+                        self.sink.note("interrupted: keeping what was learnt")
+                        break
+            return dict(program.cells)
+        finally:
+            self._save(program.cells)
+            running.close()
+
+    def _report(self, summaries: list[dict[str, float]], seconds: float) -> None:
+        now = time.perf_counter() - self.began
+        rate = len(summaries) * self.per_iteration / max(seconds, 1e-9)
+        for position, summary in enumerate(summaries):
+            self.iteration += 1
+            episodes = int(summary["episodes"])
+            self.episodes += episodes
+            if episodes:
+                self._recent = [*self._recent[-99:], (summary["return_sum"] / episodes, episodes)]
+            missing = (len(summaries) - 1 - position) * seconds / len(summaries)
+            self.sink.iteration(self._row(summary, now - missing, rate))
+        self._steady.append((now, self.iteration))
+
+    def _row(self, summary: dict[str, float], seconds: float, rate: float) -> dict[str, float]:
+        hidden = ("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes")
+        episodes = summary["episodes"]
+        return {
+            "iteration": self.iteration,
+            "steps": self.iteration * self.per_iteration,
+            "seconds": seconds,
+            "steps_per_second": rate,
+            "episodes": episodes,
+            "episode_return": summary["return_sum"] / episodes if episodes else math.nan,
+            "episode_length": summary["length_sum"] / episodes if episodes else math.nan,
+            **{name: value for name, value in summary.items() if name not in hidden},
+        }
+
+    def _require_finite(self, summaries: list[dict[str, float]], program: Any) -> None:
+        first = self.iteration - len(summaries)
+        for position, summary in enumerate(summaries):
+            if summary["bad_rewards"]:
+                raise RunError(
+                    f"iteration {first + position + 1}: environment {int(summary['bad_env'])} of "
+                    f"{self.graph.spec.id} gave a reward that is not finite{self._kept()}\n"
+                    f"  fix: look for NaN or infinity in its step(); `sherd check-env {self.graph.spec.id}` helps"
+                )
+        failed = int(program.cells["learner"].failed)
+        if failed >= 0:
+            lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
+            raise RunError(
+                f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
+                f"  at {lines[0]}\n  fix: try a smaller learning rate; or step through it with sherd.debug(...)"
+            )
+
+    def _kept(self) -> str:
+        where = f" in {self.directory.path}" if self.directory else ""
+        return f"; the last good parameters are kept{where}"
+
+    def _save(self, cells: dict[str, Any]) -> None:
+        if self.directory:
+            self.directory.save_tree("params", cells["learner"].params)
+            kept = {name: value for name, value in cells.items() if name not in ("env", "replay")}
+            self.directory.save_tree("state", kept)
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a few numbers; returns are those of the last training episodes."""
+        seconds = time.perf_counter() - self.began
+        steps = self.iteration * self.per_iteration
+        steady = steps / seconds
+        if len(self._steady) > 1:
+            (t0, i0), (t1, i1) = self._steady[0], self._steady[-1]
+            steady = (i1 - i0) * self.per_iteration / max(t1 - t0, 1e-9)
+        returns = np.array([value for value, _ in self._recent])
+        return {
+            "steps": steps,
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(steps / seconds, 1),
+            "steady_steps_per_second": round(steady, 1),
+            "return_mean": float(returns.mean()) if len(returns) else None,
+            "return_std": float(returns.std()) if len(returns) else None,
+            "episodes": self.episodes,
+            "evaluated": False,
+            "interrupted": self.interrupted,
+        }
+
+
+def _evaluate_at_end(run: Run, interrupted: bool) -> None:
+    if interrupted or not run.config.eval_episodes or not run.algorithm.playable():
+        return
+    result = run.evaluate(run.config.eval_episodes)
+    run.summary |= {
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "eval_episodes": len(result.returns),
+        "evaluated": True,
+    }
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks for an orderly end; the second one is not held back."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: Any) -> None:
+        del number, frame
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def make_config(fields: dict[str, Any]) -> RunConfig:
+    """A checked `RunConfig`; unknown fields are errors."""
+    known = {f.name for f in dataclasses.fields(RunConfig)}
+    for name in fields:
+        if name not in known:
+            raise UsageError(f"train() has no option {name!r}: {nearest(name, known)}")
+    config = RunConfig(**{**fields, "run_dir": Path(fields["run_dir"]) if fields.get("run_dir") else None})
+    for name, least in (("steps", 1), ("envs", 1), ("eval_episodes", 0), ("seed", 0)):
+        if getattr(config, name) < least:
+            raise UsageError(f"{name} is {getattr(config, name)}, but must be at least {least}")
+    return config
+
+
+def trained_cells(graph: Graph, cells: dict[str, Any]) -> dict[str, Any]:
+    """What evaluation needs: the parameters, and declared state that is not an environment's own."""
+    shared = {
+        cell.name: cells[cell.name]
+        for cell in graph.cells
+        if cell.name not in ("env", "learner", "replay") and all(axis is None for axis in cell.env_axes)
+    }
+    return {"params": cells["learner"].params, **shared}
+
+
+def _file_sinks(directory: RunDirectory | None) -> list[Sink]:
+    return [MetricsSink(directory.path), TensorBoardSink(directory.path)] if directory else []
+
+
+def _info(graph: Graph, algorithm: Any, env: Any, policy: DistributionPolicy, config: RunConfig) -> RunInfo:
+    return RunInfo(
+        algorithm=algorithm_name(algorithm),
+        env=env_name(env),
+        policy=policy.name,
+        executor=config.executor,
+        seed=config.seed,
+        envs=config.envs,
+        steps=math.ceil(config.steps / graph.steps_per_iteration()) * graph.steps_per_iteration(),
+        steps_per_iteration=graph.steps_per_iteration(),
+        run_dir=config.run_dir,
+    )
+
+
+def describe_run(algorithm: Algorithm, env: Any, policy: DistributionPolicy, config: RunConfig) -> dict[str, Any]:
+    """Everything needed to repeat a run, as plain data."""
+    return {
+        "algorithm": {"name": algorithm_name(algorithm), **_plain(algorithm)},
+        "env": env_name(env),
+        "policy": {"name": policy.name, **_plain(policy)},
+        "run": _plain(config),
+        "versions": environment_versions(),
+    }
+
+
+def _plain(thing: Any) -> dict[str, Any]:
+    def value(item: Any) -> Any:
+        if isinstance(item, tuple | list):
+            return [value(part) for part in item]
+        return item if isinstance(item, bool | int | float | str | None) else str(item)
+
+    return {f.name: value(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+
+
+def evaluate(run_dir: str | Path, episodes: int = 100, seed: int | None = None, tell: Any = None) -> Evaluation:
+    """Evaluate the run in a directory."""
+    directory = RunDirectory.open(run_dir)
+    config = directory.read_config()
+    fields = dict(config["algorithm"])
+    kind = load_algorithm(fields.pop("name"))
+    algorithm = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    spec, env = describe(config["env"]), config["env"]
+    graph = trace(algorithm, spec, config["run"]["envs"])
+    like = {cell.name: cell.type for cell in graph.cells if cell.name not in ("env", "replay")}
+    cells = directory.load_tree("state", like)
+    seed = config["run"]["seed"] + EVALUATION_SEED if seed is None else seed
+    return play_episodes(algorithm, env, trained_cells(graph, cells), episodes, seed, tell)
+
+
+def debug(algorithm: str | Algorithm, env: Any, iterations: int = 1, envs: int = 2, seed: int = 0) -> Debugged:
+    """Run the loop eagerly: real values, ordinary Python, breakpoints anywhere in the loop or its stages."""
+    algorithm = load_algorithm(algorithm)() if isinstance(algorithm, str) else algorithm
+    if describe(env).kind == "graph":
+        return run_eagerly(algorithm, make_graph(env), envs, seed, iterations, iterations)
+    simulators = make_host(env, envs, seed)
+    try:
+        return run_eagerly(algorithm, simulators, envs, seed, iterations, iterations)
+    finally:
+        simulators.close()
+
+
+def use_devices(count: int) -> None:
+    """Make the CPU appear as several devices; only possible before JAX has started."""
+    jax.config.update("jax_num_cpu_devices", count)
