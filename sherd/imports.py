@@ -38,7 +38,9 @@ def load_object(path: str) -> Any:
             f"{path}: there is no module {error.name!r}\n"
             "  fix: run from the directory that holds it, or install it"
         ) from error
-    if not hasattr(found, name):
-        options = [option for option in vars(found) if not option.startswith("_")]
-        raise UsageError(f"{path}: module {module!r} has no {name!r}; {nearest(name, options)}")
-    return getattr(found, name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            options = [option for option in vars(found) if not option.startswith("_")]
+            raise UsageError(f"{path}: module {module!r} has no {name!r}; {nearest(part, options)}")
+        found = getattr(found, part)
+    return found

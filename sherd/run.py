@@ -188,14 +188,16 @@ class _Session:
                 raise RunError(
                     f"iteration {first + position + 1}: environment {int(summary['bad_env'])} of "
                     f"{self.graph.spec.id} gave a reward that is not finite{self._kept()}\n"
-                    f"  fix: look for NaN or infinity in its step(); `sherd check-env {self.graph.spec.id}` helps"
+                    "  fix: look for NaN or infinity in its step(); "
+                    f"`sherd check-env {self.graph.spec.id}` helps"
                 )
         failed = int(program.cells["learner"].failed)
         if failed >= 0:
             lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
             raise RunError(
                 f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
-                f"  at {lines[0]}\n  fix: try a smaller learning rate; or step through it with sherd.debug(...)"
+                f"  at {lines[0]}\n"
+                "  fix: try a smaller learning rate, or step through it with sherd.debug(...)"
             )
 
     def _kept(self) -> str:
@@ -304,7 +306,9 @@ def _info(graph: Graph, algorithm: Any, env: Any, policy: DistributionPolicy, co
     )
 
 
-def describe_run(algorithm: Algorithm, env: Any, policy: DistributionPolicy, config: RunConfig) -> dict[str, Any]:
+def describe_run(
+    algorithm: Algorithm, env: Any, policy: DistributionPolicy, config: RunConfig
+) -> dict[str, Any]:
     """Everything needed to repeat a run, as plain data."""
     return {
         "algorithm": {"name": algorithm_name(algorithm), **_plain(algorithm)},
@@ -324,7 +328,9 @@ def _plain(thing: Any) -> dict[str, Any]:
     return {f.name: value(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
 
 
-def evaluate(run_dir: str | Path, episodes: int = 100, seed: int | None = None, tell: Any = None) -> Evaluation:
+def evaluate(
+    run_dir: str | Path, episodes: int = 100, seed: int | None = None, tell: Any = None
+) -> Evaluation:
     """Evaluate the run in a directory."""
     directory = RunDirectory.open(run_dir)
     config = directory.read_config()
@@ -339,7 +345,9 @@ def evaluate(run_dir: str | Path, episodes: int = 100, seed: int | None = None, 
     return play_episodes(algorithm, env, trained_cells(graph, cells), episodes, seed, tell)
 
 
-def debug(algorithm: str | Algorithm, env: Any, iterations: int = 1, envs: int = 2, seed: int = 0) -> Debugged:
+def debug(
+    algorithm: str | Algorithm, env: Any, iterations: int = 1, envs: int = 2, seed: int = 0
+) -> Debugged:
     """Run the loop eagerly: real values, ordinary Python, breakpoints anywhere in the loop or its stages."""
     algorithm = load_algorithm(algorithm)() if isinstance(algorithm, str) else algorithm
     if describe(env).kind == "graph":

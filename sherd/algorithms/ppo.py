@@ -217,7 +217,5 @@ class PPO(Algorithm):
             learner.step(self.loss, minibatch, scale=rate, stop_when=self.too_far)
 
     def play(self, env: Any, learner: Any, state: Any) -> None:
-        action, state.memory = self.exploit(
-            learner.params, state.scales, env.obs, env.first, state.memory
-        )
+        action, state.memory = self.exploit(learner.params, state.scales, env.obs, env.first, state.memory)
         env.step(action)

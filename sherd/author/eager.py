@@ -74,7 +74,9 @@ class EagerBackend:
             yield turn
         self.frame = outer
         self._collected = {
-            channel: [jax.tree.map(lambda *turns: jnp.stack(turns), *site) for site in _by_site(values, trips)]
+            channel: [
+                jax.tree.map(lambda *turns: jnp.stack(turns), *site) for site in _by_site(values, trips)
+            ]
             for channel, values in self._emitted.pop().items()
         }
         for channel in PROPAGATED:
@@ -126,7 +128,9 @@ class Debugged:
     emitted: list[Emitted]
 
 
-def run_eagerly(algorithm: Algorithm, env: Any, envs: int, seed: int, iterations: int, total: int) -> Debugged:
+def run_eagerly(
+    algorithm: Algorithm, env: Any, envs: int, seed: int, iterations: int, total: int
+) -> Debugged:
     """Run the loop eagerly on a graph environment or on host environments already made."""
     algorithm = algorithm.bind(env.spec)
     key, index = run_key(seed), jnp.arange(envs)

@@ -50,7 +50,9 @@ def updating(optimiser: Any, stop_when: Callable[[Tree], Any] | None) -> Callabl
     `failed` tells the run in which iteration it happened.
     """
 
-    def update(learner: LearnerState, grads: Tree, metrics: Tree, scale: Any, when: Any, iteration: Any) -> Any:
+    def update(
+        learner: LearnerState, grads: Tree, metrics: Tree, scale: Any, when: Any, iteration: Any
+    ) -> Any:
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"])
         failed = jnp.where((learner.failed < 0) & ~finite & when, iteration, learner.failed)

@@ -107,7 +107,7 @@ def _stage(method: Method, role: Role, key: KeyKind) -> Method:
 
 
 def act(method: Method) -> Method:
-    """Mark a method as acting: it sees leaves [env, ...]; a last parameter `key` gets one key per environment."""
+    """Mark a method as acting on leaves [env, ...]; a last parameter `key` gets one key per environment."""
     return _stage(method, "act", "env")
 
 

@@ -7,8 +7,6 @@ are simulators. Nothing here imports JAX unless a graph environment is asked for
 from __future__ import annotations
 
 import functools
-import importlib
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
@@ -18,6 +16,7 @@ import gymnasium
 from sherd.envs.host import atari, envpool, vectorised
 from sherd.envs.host import gymnasium as loop
 from sherd.errors import UsageError, nearest
+from sherd.imports import load_object
 from sherd.spaces import EnvSpec, GraphEnv, HostEnv, require_supported
 
 Kind = Literal["host", "graph"]
@@ -123,25 +122,13 @@ def load(env: Any) -> Any:
     """The object that `module:name` names; anything else, Gymnasium's `module:Id-v0` too, as it is."""
     if not isinstance(env, str) or ":" not in env:
         return env
-    module, _, name = env.partition(":")
-    # As with `python -m`, the user's own modules lie in the current directory.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise
-        raise UsageError(
-            f"{env}: there is no module {error.name!r}.\n"
-            "  fix: run from the directory that holds it, or install it"
-        ) from error
-    if hasattr(found, name):
-        return getattr(found, name)
-    if loop.registered(env) is not None:
-        return env
-    options = [option for option in vars(found) if not option.startswith("_")]
-    raise UsageError(f"{env}: module {module!r} has no {name!r}; {nearest(name, options)}")
+        return load_object(env)
+    except UsageError:
+        # The module may have registered an id of that name with Gymnasium when it was imported.
+        if env.partition(":")[0] in sys.modules and loop.registered(env) is not None:
+            return env
+        raise
 
 
 def _describe(env: Any, options: dict[str, Any]) -> EnvSpec:

@@ -53,9 +53,18 @@ def _check_scope(graph: Graph, scope: Scope, known: set[int], is_root: bool = Fa
         inside.update(defined)
     for carry in scope.carries:
         _use(graph, scope, None, carry.result, inside)
-        before, after = graph.values[carry.inner].type, carry.result.pick(graph.values[carry.result.value].type)
+        before, after = (
+            graph.values[carry.inner].type,
+            carry.result.pick(graph.values[carry.result.value].type),
+        )
         if not same_type(before, after):
-            _fail(graph, scope, None, f"cell {carry.cell!r} leaves {scope.name!r} with another type", scope.source)
+            _fail(
+                graph,
+                scope,
+                None,
+                f"cell {carry.cell!r} leaves {scope.name!r} with another type",
+                scope.source,
+            )
     for stack in scope.stacks:
         for ref in refs_in(stack.inner):
             _use(graph, scope, None, ref, inside)
@@ -65,7 +74,9 @@ def _check_node(graph: Graph, scope: Scope, node: Node, inside: set[int], names:
     if node.role not in ROLES:
         _fail(graph, scope, node, f"node {node.name!r} has the unknown role {node.role!r}", node.source)
     if names.count(node.name) > 1:
-        _fail(graph, scope, node, f"two nodes are called {node.name!r}, so they would share keys", node.source)
+        _fail(
+            graph, scope, node, f"two nodes are called {node.name!r}, so they would share keys", node.source
+        )
     for ref in refs_in(node.inputs):
         _use(graph, scope, node, ref, inside)
 

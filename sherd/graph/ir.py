@@ -45,7 +45,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Value:
-    """`type` has a ShapeDtypeStruct at every leaf; `env_axes`, leaf by leaf, is the axis over environments."""
+    """`type` has a ShapeDtypeStruct at every leaf; `env_axes` names, leaf by leaf, the environment axis."""
 
     id: int
     name: str

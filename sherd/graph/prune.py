@@ -33,9 +33,7 @@ def renumber(graph: Graph) -> Graph:
     _number(graph.root, new)
     values = {new[old]: replace(value, id=new[old]) for old, value in graph.values.items() if old in new}
     root = _renamed(graph.root, new)
-    return replace(
-        graph, root=root, values=values, iteration=new[graph.iteration], total=new[graph.total]
-    )
+    return replace(graph, root=root, values=values, iteration=new[graph.iteration], total=new[graph.total])
 
 
 def _number(scope: Scope, new: dict[int, int]) -> None:
@@ -53,7 +51,9 @@ def _number(scope: Scope, new: dict[int, int]) -> None:
 def _renamed(scope: Scope, new: dict[int, int]) -> Scope:
     def renamed(tree: Any) -> Any:
         return jax.tree.map(
-            lambda leaf: Ref(new[leaf.value], leaf.path) if isinstance(leaf, Ref) else leaf, tree, is_leaf=is_ref
+            lambda leaf: Ref(new[leaf.value], leaf.path) if isinstance(leaf, Ref) else leaf,
+            tree,
+            is_leaf=is_ref,
         )
 
     body: list[Node | Scope] = [
@@ -63,7 +63,10 @@ def _renamed(scope: Scope, new: dict[int, int]) -> Scope:
         for item in scope.body
     ]
     carries = [
-        Carry(c.cell, renamed(c.initial), new[c.inner], renamed(c.result), new[c.outer]) for c in scope.carries
+        Carry(c.cell, renamed(c.initial), new[c.inner], renamed(c.result), new[c.outer])
+        for c in scope.carries
     ]
     stacks = [Stack(s.channel, renamed(s.inner), new[s.outer]) for s in scope.stacks]
-    return replace(scope, index=new[scope.index], body=tuple(body), carries=tuple(carries), stacks=tuple(stacks))
+    return replace(
+        scope, index=new[scope.index], body=tuple(body), carries=tuple(carries), stacks=tuple(stacks)
+    )

@@ -26,7 +26,9 @@ def recording(algorithm: AnyAlgorithm) -> tuple[AnyAlgorithm, set[str]]:
         return object.__getattribute__(self, name)
 
     kind = type(algorithm)
-    watched_kind = type(kind.__name__, (kind,), {"__getattribute__": __getattribute__, "__module__": kind.__module__})
+    watched_kind = type(
+        kind.__name__, (kind,), {"__getattribute__": __getattribute__, "__module__": kind.__module__}
+    )
     watched = object.__new__(watched_kind)
     for name, value in vars(algorithm).items():
         object.__setattr__(watched, name, value)
@@ -40,15 +42,15 @@ def unread_fields(algorithm: Algorithm, read: set[str]) -> list[str]:
         if field.name not in read:
             where = _field_source(type(algorithm), field.name)
             messages.append(
-                f"hyper-parameter {field.name!r} of {type(algorithm).__name__} is never read, so setting it does "
-                f"nothing\n  at {where.quoted() if where else type(algorithm).__qualname__}"
+                f"hyper-parameter {field.name!r} of {type(algorithm).__name__} is never read, so setting it "
+                f"does nothing\n  at {where.quoted() if where else type(algorithm).__qualname__}"
             )
     return messages
 
 
 def _field_source(kind: type, name: str) -> Source | None:
     for base in kind.__mro__:
-        if name not in base.__dict__.get("__annotations__", {}):
+        if name not in inspect.get_annotations(base):
             continue
         try:
             lines, start = inspect.getsourcelines(base)
@@ -73,7 +75,11 @@ def unused_values(graph: Graph) -> list[str]:
         parts = range(len(type_)) if type(type_) is tuple else ()
         unused = [i for i in parts if jax.tree.leaves(type_[i]) and not _covers(mine, i)]
         if not mine or unused:
-            what = f"the result of {node.name!r}" if not mine else f"part {unused[0]} of the result of {node.name!r}"
+            what = (
+                f"the result of {node.name!r}"
+                if not mine
+                else f"part {unused[0]} of the result of {node.name!r}"
+            )
             messages.append(f"{what} is never used\n  at {node.source.quoted()}")
     return messages
 

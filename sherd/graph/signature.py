@@ -10,7 +10,9 @@ from sherd.errors import Source, UsageError
 from sherd.graph.ir import Node, Ref, Scope, is_ref, refs_in
 
 
-def compare_passes(name: str, first: Any, second: Any, entered: dict[str, Ref], inner: dict[str, Any]) -> None:
+def compare_passes(
+    name: str, first: Any, second: Any, entered: dict[str, Ref], inner: dict[str, Any]
+) -> None:
     """Raise unless both passes over the body of loop `name` did the same.
 
     A cell that the body changes is seen by the first pass as it was before the loop (`entered`) and by the

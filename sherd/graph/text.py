@@ -1,108 +1,151 @@
-"""The graph as text that a person can read. `docs/graph.md` has the grammar."""
+"""The graph as text that a person can read. `docs/graph.md` has the grammar and explains every word."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import re
+from collections.abc import Iterable
 
 import jax
 
-from sherd.graph.ir import Cell, Graph, Node, Ref, Scope, Stack, is_ref
+from sherd.graph.ir import Carry, Graph, Node, Ref, Scope, uses
+from sherd.graph.notation import Notation, render_type
 
-_SHORT = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "uint16": "u16", "uint32": "u32", "bool": "bool", "key<fry>": "key",
-}  # fmt: skip
-_MANY = 9  # a type with more leaves than this is summed up
+_WIDTH = 92  # source lines are written from this column on
+_KEYS = {"none": "", "one": " key", "env": " key/env"}
 
 
 def render(graph: Graph) -> str:
     """The whole graph."""
+    notation = Notation(graph)
+    steps = graph.steps_per_iteration()
     lines = [
         f"graph {graph.name} on {graph.spec.id} ({graph.spec.kind}), {graph.envs} environments, "
-        f"{graph.steps_per_iteration()} steps per iteration",
+        f"{steps} steps per iteration",
         "",
+        f"given  {notation.value(graph.iteration)}, {notation.value(graph.total)}",
+        *_states(graph),
+        "",
+        _sourced("loop", graph.root),
+        *_body(graph, notation, graph.root, "  "),
     ]
-    width = max(len(cell.name) for cell in graph.cells)
-    inner = {carry.cell: carry.inner for carry in graph.root.carries}
-    lines += [f"given %{graph.iteration} iteration, %{graph.total} total"]
-    for cell in graph.cells:
-        lines.append(f"state %{inner[cell.name]} {cell.name:<{width}} : {render_type(cell.type, _axes(cell))}")
-    lines += ["", f"loop  # {graph.root.source}"]
-    lines += _body(graph, graph.root, "  ")
     for stack in graph.reports:
-        value = graph.values[stack.outer]
-        lines.append(f"report {stack.channel} : {render_type(value.type, value.axes_tree())}")
+        lines += _wrapped(f"report {stack.channel} = {notation.tree(stack.inner)}", "       ")
+        if not isinstance(stack.inner, Ref):
+            lines += _typed("       ", notation.type(graph.values[stack.outer]))
     return "\n".join(lines) + "\n"
 
 
-def _body(graph: Graph, scope: Scope, indent: str) -> list[str]:
+def _states(graph: Graph) -> list[str]:
+    values = {carry.cell: graph.values[carry.inner] for carry in graph.root.carries}
+    full = [cell for cell in graph.cells if jax.tree.leaves(cell.type)]
+    width = max(len(f"%{values[cell.name].id}:{cell.name}") for cell in full)
     lines = []
+    for cell in full:
+        value = values[cell.name]
+        head = f"state  {f'%{value.id}:{cell.name}':<{width}} : "
+        lines += _wrapped(head + render_type(value.type, value.axes_tree()), " " * (len(head) + 1))
+    empty = [cell.name for cell in graph.cells if cell not in full]
+    return lines + ([f"empty  {', '.join(empty)}"] if empty else [])
+
+
+def _body(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[str]:
+    lines: list[str] = []
     for item in scope.body:
         if isinstance(item, Scope):
-            carried = ", ".join(f"%{carry.inner}:{carry.cell}" for carry in item.carries)
-            carrying = f" carrying {carried}" if carried else ""
-            lines.append(f"{indent}scope {item.name} %{item.index} x {item.trips}{carrying}  # {item.source}")
-            lines += _body(graph, item, indent + "  ")
-            lines += [f"{indent}  leaves %{carry.outer}:{carry.cell}" for carry in item.carries]
-            lines += [f"{indent}  {_stack(graph, stack)}" for stack in item.stacks]
+            lines += _wrapped_call(indent, _scope_line(notation, item), item)
+            lines += _body(graph, notation, item, indent + "  ")
+            lines += _leaves(graph, notation, item, indent)
         else:
-            lines.append(indent + render_item(graph, item))
-    if scope is graph.root:
-        changed = [c for c in scope.carries if c.result != Ref(c.inner)]
-        lines += [f"{indent}next {carry.cell} = {_ref(graph, carry.result)}" for carry in changed]
-    else:
-        lines += [f"{indent}next {carry.cell} = {_ref(graph, carry.result)}" for carry in scope.carries]
+            lines += _node(graph, notation, item, indent)
+    nexts = [
+        f"{c.cell} = {notation.use(c.result)}" for c in _shown(notation, scope) if c.result != Ref(c.inner)
+    ]
+    lines += _listed(f"{indent}next   ", nexts)
+    if scope is not graph.root:
+        kept = [
+            f"{s.channel} = {notation.tree(s.inner)}" for s in scope.stacks if not notation.is_empty(s.inner)
+        ]
+        lines += _listed(f"{indent}stack  ", kept)
     return lines
 
 
-def _stack(graph: Graph, stack: Stack) -> str:
-    value = graph.values[stack.outer]
-    return f"stack %{value.id} {value.name} : {render_type(value.type, value.axes_tree())}"
+def _shown(notation: Notation, scope: Scope) -> list[Carry]:
+    return [carry for carry in scope.carries if not notation.is_empty(Ref(carry.inner))]
+
+
+def _scope_line(notation: Notation, scope: Scope) -> str:
+    counted = any(ref.value == scope.index for ref in uses(scope))
+    carried = [
+        f"{notation.value(c.inner)} from %{c.initial.value}{c.initial.suffix()}"
+        for c in _shown(notation, scope)
+    ]
+    turn = f" turn %{scope.index}" if counted else ""
+    return f"scope {scope.name} x {scope.trips}{turn}" + (
+        f" carrying {', '.join(carried)}" if carried else ""
+    )
+
+
+def _leaves(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[str]:
+    lines = _listed(f"{indent}leaves ", [notation.value(c.outer) for c in _shown(notation, scope)])
+    for stack in scope.stacks:
+        if not notation.is_empty(Ref(stack.outer)):
+            head = f"{indent}leaves {notation.value(stack.outer)} : "
+            lines += _wrapped(head + notation.type(graph.values[stack.outer]), indent + " " * 9)
+    return lines
+
+
+def _node(graph: Graph, notation: Notation, node: Node, indent: str) -> list[str]:
+    """The call, then its type: behind it, below it, or part by part as uses index it."""
+    call = _call_line(notation, node)
+    value = graph.values[node.output]
+    below = indent + " " * (len(f"{node.role:<6} %{value.id} = "))
+    parts = notation.parts(value)
+    if parts is not None:
+        wrapped = [line for part in parts for line in _wrapped(below + part, below + "     ")]
+        return [*_wrapped_call(indent, call, node), *wrapped]
+    whole = notation.type(value)
+    if len(f"{indent}{call} : {whole}") < _WIDTH:
+        return [_sourced(f"{indent}{call} : {whole}", node)]
+    return [*_wrapped_call(indent, call, node), *_typed(below, whole)]
+
+
+def _typed(indent: str, text: str) -> list[str]:
+    return _wrapped(f"{indent}: {text}", indent + "   ")
+
+
+def _call_line(notation: Notation, node: Node) -> str:
+    arguments = ", ".join(notation.arguments(node))
+    return f"{node.role:<6} %{node.output} = {node.name}({arguments}){_KEYS[node.op.key]}"
 
 
 def render_item(graph: Graph, item: Node | Scope) -> str:
-    """One node or scope in one line."""
-    if isinstance(item, Scope):
-        return f"scope {item.name} x {item.trips}  # {item.source}"
-    leaves = jax.tree.leaves(item.inputs, is_leaf=is_ref)
-    arguments = [_ref(graph, leaf) if isinstance(leaf, Ref) else repr(leaf) for leaf in leaves]
-    arguments += [f"{name}={value}" for name, value in item.op.knobs]
-    value = graph.values.get(item.output)
-    result = render_type(value.type, value.axes_tree()) if value else "?"
-    key = {"none": "", "one": " key", "env": " key/env"}[item.op.key]
-    return f"{item.role:<6} %{item.output} = {item.name}({', '.join(arguments)}){key} : {result}  # {item.source}"
+    """One node or scope in one line, for messages."""
+    notation = Notation(graph)
+    line = _scope_line(notation, item) if isinstance(item, Scope) else _call_line(notation, item)
+    return f"{line}  # {item.source}"
 
 
-def _ref(graph: Graph, ref: Ref) -> str:
-    value = graph.values.get(ref.value)
-    cell = value.name if value and value.name in {c.name for c in graph.cells} else None
-    return f"%{ref.value}{':' + cell if cell else ''}{ref.suffix()}"
+def _sourced(line: str, item: Node | Scope) -> str:
+    return f"{line:<{_WIDTH}}# {item.source}"
 
 
-def _axes(cell: Cell) -> Any:
-    axes = [-1 if axis is None else axis for axis in cell.env_axes]
-    return jax.tree.unflatten(jax.tree.structure(cell.type), axes)
+def _wrapped_call(indent: str, line: str, item: Node | Scope) -> list[str]:
+    first, *rest = _wrapped(indent + line, indent + " " * 9)
+    return [_sourced(first, item), *rest]
 
 
-def render_type(type_: Any, axes: Any) -> str:
-    """A pytree of shapes; the environment axis is marked with `e`."""
-    leaves = jax.tree.leaves(type_)
-    if isinstance(type_, jax.ShapeDtypeStruct):
-        return _array(type_, axes)
-    if not leaves:
-        return "()"
-    if hasattr(type_, "_fields") and (len(type_._fields) > 1 or len(leaves) <= _MANY):
-        parts = [(f, getattr(type_, f), getattr(axes, f)) for f in type_._fields]
-        inner = [f"{name} {render_type(t, a)}" for name, t, a in parts if jax.tree.leaves(t)]
-        return "{" + ", ".join(inner) + "}"
-    if type(type_) is tuple:
-        return "(" + ", ".join(render_type(t, a) for t, a in zip(type_, axes)) + ")"
-    if len(leaves) > _MANY or not isinstance(type_, dict):
-        return f"<{len(leaves)} arrays, {sum(math.prod(leaf.shape) for leaf in leaves):,} numbers>"
-    return "{" + ", ".join(f"{k} {render_type(v, axes[k])}" for k, v in type_.items()) + "}"
+def _listed(head: str, words: Iterable[str]) -> list[str]:
+    text = ", ".join(words)
+    return _wrapped(head + text, " " * len(head)) if text else []
 
 
-def _array(leaf: Any, axis: int) -> str:
-    dims = [f"{size}e" if index == axis else str(size) for index, size in enumerate(leaf.shape)]
-    return f"{_SHORT.get(str(leaf.dtype), str(leaf.dtype))}[{','.join(dims)}]"
+def _wrapped(line: str, indent: str) -> list[str]:
+    """Break a line after commas, but not inside `<...>`; what follows the first line is indented."""
+    lines = [""]
+    for word in re.split(r"(?<=,) (?![^<]*>)", line):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if len(joined) < _WIDTH or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(indent + word)
+    return lines

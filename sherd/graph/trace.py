@@ -141,7 +141,9 @@ class Tracer:
     def scope(self, name: str, trips: int) -> Iterator[Traced]:
         source = author_source()
         if not isinstance(trips, int) or trips < 1:
-            raise UsageError(f"loop {name!r} needs a positive whole number, got {trips!r}\n  at {source.quoted()}")
+            raise UsageError(
+                f"loop {name!r} needs a positive whole number, got {trips!r}\n  at {source.quoted()}"
+            )
         outer, before, counts, written = self.body, dict(self.cells), self._counts.copy(), dict(self._written)
         self._snapshots.append(before)
         passes = []

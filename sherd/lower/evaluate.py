@@ -57,9 +57,7 @@ def evaluate(
     quota = -(-episodes // envs)
     returns: list[list[float]] = [[] for _ in range(envs)]
     lengths: list[list[int]] = [[] for _ in range(envs)]
-    calls = 0
-    for chunk in _play(algorithm, env, trained, envs, seed):
-        calls += 1
+    for calls, chunk in enumerate(_play(algorithm, env, trained, envs, seed), start=1):
         for step, row in zip(*np.nonzero(chunk.ended)):
             if len(returns[row]) < quota:
                 returns[row].append(float(chunk.episode_return[step, row]))

@@ -214,7 +214,12 @@ class HostProgram:
             # A cell that this region replaces and nobody reads afterwards gives its memory to the new one.
             for carry in scope.carries:
                 dead = carry.inner not in needed_values
-                if Ref(carry.inner) in inputs and carry.result.value in defined and dead and carry.cell != "env":
+                if (
+                    Ref(carry.inner) in inputs
+                    and carry.result.value in defined
+                    and dead
+                    and carry.cell != "env"
+                ):
                     donated.append(Ref(carry.inner))
         return HostRegion(Region(items, inputs, defined, donated))
 

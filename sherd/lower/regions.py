@@ -57,7 +57,9 @@ def _defined_within(items: list[Item]) -> set[int]:
     for item in items:
         inside.update(defines(item))
         if isinstance(item, Scope):
-            inside |= {item.index, *(carry.inner for carry in item.carries)} | _defined_within(list(item.body))
+            inside |= {item.index, *(carry.inner for carry in item.carries)} | _defined_within(
+                list(item.body)
+            )
     return inside
 
 

@@ -43,7 +43,9 @@ def run_once(
     return after, emitted
 
 
-def iterate(graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame) -> tuple[Any, Summary]:
+def iterate(
+    graph: Graph, stepping: EnvironmentStep, cells: dict[str, Any], frame: Frame
+) -> tuple[Any, Summary]:
     """One training iteration: cells in, cells and a summary out."""
     after, emitted = run_once(graph, stepping, cells, frame)
     metrics = summarise_reports(metric_names(graph), emitted["metrics"])
@@ -117,7 +119,9 @@ class XlaProgram:
             after, summary = iterate(self.graph, stepping, cells, Frame(seed, iteration, total, index))
             return after, across_replicas(summary)
 
-        def many(cells: Any, start: Any, count: Any, total: Any, seed: Any, index: Any) -> tuple[Any, Summary]:
+        def many(
+            cells: Any, start: Any, count: Any, total: Any, seed: Any, index: Any
+        ) -> tuple[Any, Summary]:
             shapes = jax.eval_shape(one, cells, start, total, seed, index)[1]
             blank = jax.tree.map(lambda s: jnp.zeros((self.longest_call, *s.shape), s.dtype), shapes)
 

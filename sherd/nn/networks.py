@@ -6,7 +6,6 @@ functions of `Network` will do; a network with `initial_memory` is recurrent.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from sherd.errors import UsageError, nearest
+from sherd.imports import load_object
 from sherd.nn.encoders import Encoder, observation_leaves
 from sherd.spaces import EnvSpec, Tree
 
@@ -127,7 +127,7 @@ def make_torso(
     if not isinstance(name, str):
         return _as_network(name, spec, repr(name))
     if ":" in name:
-        return _as_network(_load(name), spec, name)
+        return _as_network(load_object(name), spec, name)
     if name not in NAMES:
         raise UsageError(
             f"there is no network called {name!r}; {nearest(name, NAMES)}\n"
@@ -146,27 +146,6 @@ def make_torso(
         )
     encoder = Encoder(leaves, tuple(hidden))
     return GRUTorso(encoder, memory_units) if name == "gru" else encoder
-
-
-def _load(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and not (module == error.name or module.startswith(error.name + ".")):
-            raise
-        raise UsageError(
-            f"network {path!r}: there is no module {module!r}.\n"
-            "  fix: write 'module:attribute' with a module that Python can import from here"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(
-                f"network {path!r}: {module!r} has no attribute {attribute!r}.\n"
-                f"  fix: {nearest(part, [name for name in vars(found) if not name.startswith('_')])}"
-            )
-        found = getattr(found, part)
-    return found
 
 
 def _as_network(found: Any, spec: EnvSpec, name: str) -> Network:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sherd.nn import reduce
+from sherd.author import reduce
 from sherd.spaces import MASK_KEY, Tree
 
 _EPSILON = 1e-8

@@ -68,7 +68,7 @@ class Display:
             console=self._console,
             refresh_per_second=_REFRESH_PER_SECOND,
             # Prints to a terminal would tear the panel; prints to a file or pipe must arrive there.
-            redirect_stdout=True,
+            redirect_stdout=sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
 

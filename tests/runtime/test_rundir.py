@@ -86,6 +86,12 @@ def test_trees_come_back_bit_for_bit(tree: Any) -> None:
         assert os.listdir(folder) == ["params.npz"]
 
 
+def test_slashes_in_keys_do_not_confuse_leaves(run: RunDirectory) -> None:
+    tree = {"a/b": np.zeros(1), "a": {"b": np.ones(1)}}  # Haiku's parameters have such keys
+    run.save_tree("params", tree)
+    assert_same(run.load_tree("params", tree), tree)
+
+
 def test_a_learner_state_comes_back_from_shapes_alone(run: RunDirectory) -> None:
     params = {"dense": {"kernel": jnp.ones((3, 2), jnp.bfloat16), "bias": jnp.zeros(2)}}
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sherd.nn import reduce
+from sherd.author import reduce
 
 SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
-from sherd.nn import reduce, statistics
+from sherd.author import reduce, statistics
 
 assert jax.device_count() == 2
 mesh = Mesh(np.array(jax.devices()), ("learners",))

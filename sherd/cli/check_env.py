@@ -1,0 +1,48 @@
+"""`sherd check-env`: step an environment and name everything that is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from sherd.cli.arguments import Section, parse, require, take_positionals, wants_help
+from sherd.envs.check import check_env
+from sherd.errors import UsageError
+
+USAGE = "sherd check-env ENV"
+DESCRIPTION = """\
+Step an environment with random actions and name everything that is wrong with it. ENV is an id (`sherd list envs`) or
+your own as my_module:MyEnv. The exit code is 0 if it is sound, 1 if it is not."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to check."""
+
+    steps: int = 1000
+    """How many steps to make."""
+    seed: int = 0
+    """Where actions and episodes come from."""
+    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show tracebacks and the warnings of all libraries."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command."""
+    found, flags = take_positionals(arguments, 1)
+    if not wants_help(flags):
+        require(found, ("ENV",), f"{USAGE} [flags]   e.g. sherd check-env CartPole-v1")
+    options: Options = parse([Section("options", Options)], flags, USAGE, DESCRIPTION).options
+    for name, least in (("steps", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            raise UsageError(f"{name} is {getattr(options, name)}, but must be at least {least}")
+    findings = check_env(found[0], options.steps, options.seed)
+    for problem in findings:
+        print(problem)
+    for note in findings.notes:
+        print(f"note: {note}")
+    if not findings:
+        print(f"{found[0]}: nothing wrong in {options.steps:,} steps")
+    return 1 if findings else 0

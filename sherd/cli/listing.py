@@ -1,0 +1,100 @@
+"""`sherd list`: what there is. Algorithms and policies are read as text: importing them would load JAX."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from sherd.cli.arguments import wants_help
+from sherd.errors import UsageError, nearest
+
+USAGE = "sherd list [algorithms|envs|policies]"
+_PACKAGE = Path(__file__).parent.parent
+_OTHER_ENVS = {
+    "gymnax/<name>": "gymnax's environments, pure JAX; needs sherd[graph-envs]",
+    "brax/<name>": "Brax's environments, pure JAX; needs sherd[graph-envs]",
+    "envpool/<id>": "EnvPool's simulators; needs sherd[envpool]",
+    "my_module:MyEnv": "your own: a class or function that makes a gymnasium.Env or a graph environment",
+}
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command."""
+    kinds = {
+        "algorithms": lambda: built_in("algorithms"),
+        "policies": lambda: built_in("policies"),
+        "envs": environments,
+    }
+    if wants_help(arguments):
+        print(f"usage: {USAGE}\n\nList what there is, a line each.")
+        return 0
+    if len(arguments) > 1 or (arguments and arguments[0].startswith("-")):
+        raise UsageError(f"unexpected argument {arguments[-1]!r}\n  usage: {USAGE}")
+    for kind in arguments:
+        if kind not in kinds:
+            raise UsageError(f"cannot list {kind!r}: {nearest(kind, kinds)}\n  usage: {USAGE}")
+    for kind in arguments or kinds:
+        if not arguments:
+            print(f"{kind}:")
+        _print(kinds[kind](), indent="" if arguments else "  ")
+    return 0
+
+
+def _print(lines: dict[str, str], indent: str) -> None:
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        print(f"{indent}{name:<{width}}  {text}".rstrip())
+
+
+def built_in(room: str) -> dict[str, str]:
+    """The names in a room's BUILT_IN, each with the first line of its class's docstring.
+
+    >>> built_in("policies")["Single"]
+    'Everything in one process: a host loop around compiled regions.'
+    """
+    folder = _PACKAGE / room
+    docs = {name: text for file in sorted(folder.glob("*.py")) for name, text in _classes(file)}
+    tables = [_table(node) for node in _parsed(folder / "__init__.py").body]
+    named = next(table for table in tables if table)
+    return {name: docs.get(kind, "") for name, kind in named.items()}
+
+
+def _table(node: ast.stmt) -> dict[str, str]:
+    """BUILT_IN's names and the classes they stand for: `{"ppo": "module:PPO"}` or `{"Single": Single}`."""
+    if not isinstance(node, ast.AnnAssign) or ast.unparse(node.target) != "BUILT_IN":
+        return {}
+    if not isinstance(node.value, ast.Dict):
+        return {}
+    pairs = zip(node.value.keys, node.value.values)
+    return {
+        ast.literal_eval(key): ast.unparse(value).strip("'\"").split(":")[-1] for key, value in pairs if key
+    }
+
+
+def _classes(file: Path) -> Iterator[tuple[str, str]]:
+    for node in _parsed(file).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def environments() -> dict[str, str]:
+    """The ids of environments, and the patterns of those that other packages name."""
+    import gymnasium
+
+    from sherd.envs.graph import registry as graph_registry
+    from sherd.envs.host import atari
+
+    known = dict.fromkeys(graph_registry.names(), "graph: pure JAX, runs in the XLA program")
+    games = atari.names()
+    for name, spec in gymnasium.registry.items():
+        if "/" not in name and not str(spec.entry_point).startswith(("ale_py", "gymnasium.envs.tabular")):
+            known[name] = "host: Gymnasium"
+    known |= dict.fromkeys(games, "host: Atari, ALE's C++ vector environment")
+    if not games:
+        known["ALE/<game>-v5"] = "host: Atari; needs sherd[atari]"
+    return known | _OTHER_ENVS

@@ -1,0 +1,114 @@
+"""`sherd train`: an algorithm, an environment, and how to run them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from sherd.algorithms import load_algorithm
+from sherd.cli.arguments import Section, parse, require, take_positionals, value_of, wants_help
+from sherd.cli.interrupt import INTERRUPTED
+from sherd.policies import DistributionPolicy, load_policy
+from sherd.run import Run, RunConfig, train, use_devices
+from sherd.runtime.display import Display
+from sherd.runtime.events import to_json
+from sherd.runtime.progress import format_number
+
+USAGE = "sherd train ALGORITHM ENV"
+DESCRIPTION = """\
+Train an algorithm on an environment: built-in names (`sherd list`), or your own as my_module:Name.
+
+Without --run-dir nothing is written to disk. `sherd train ALGORITHM ENV --policy NAME --help` shows the flags of that
+algorithm and that distribution policy. Ctrl-C ends after the current iteration and keeps what was learnt (exit code
+130); a second one ends at once."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to launch, and what to print."""
+
+    policy: str = "Single"
+    """The distribution policy: what runs where (`sherd list policies`)."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """End with one line of JSON on stdout, and print nothing else there."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress."""
+    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show tracebacks and the warnings of all libraries."""
+
+
+class _Screen(Display):
+    """The live display without its closing numbers, which the command prints as its result."""
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Leave the last picture."""
+        del summary
+        self.close()
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command."""
+    found, flags = take_positionals(arguments, 2)
+    if not wants_help(flags):
+        require(
+            found, ("ALGORITHM", "ENV"), f"{USAGE} [flags]   e.g. sherd train ppo CartPole-v1 --steps 200000"
+        )
+    algorithm = load_algorithm(found[0] if found else "ppo")
+    policy = load_policy(value_of("--policy", flags) or "Single")
+    sections = [
+        Section("config", RunConfig),
+        Section("options", Options),
+        Section("policy", policy, "policy"),
+        Section("algo", algorithm, "algo"),
+    ]
+    given = parse(sections, flags, USAGE, DESCRIPTION)
+    _make_devices(given.policy)
+    sinks = [] if given.options.quiet else [_Screen()]
+    config = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(RunConfig)}
+    finished = train(given.algo, found[1], given.policy, sinks, **config)
+    if given.options.json:
+        where = {"algorithm": found[0], "env": found[1], "policy": given.policy.name, **_place(finished)}
+        print(to_json(where | finished.summary))
+    else:
+        print(summarise(finished, found[0], found[1], hints=not given.options.quiet))
+    return INTERRUPTED if finished.summary["interrupted"] else 0
+
+
+def _make_devices(policy: DistributionPolicy) -> None:
+    devices = getattr(policy, "devices", 0)
+    if devices > 1:
+        # Too late if JAX already runs in this process; lowering then says how many devices there are.
+        with contextlib.suppress(RuntimeError):
+            use_devices(devices)
+
+
+def _place(finished: Run) -> dict[str, Any]:
+    return {"seed": finished.config.seed, "run_dir": finished.config.run_dir}
+
+
+def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
+    """A finished run for a person: what came out, and what to do next."""
+    summary, run_dir = finished.summary, finished.config.run_dir
+    ended = "interrupted" if summary["interrupted"] else "finished"
+    rate = format_number(summary["steps_per_second"])
+    lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate} steps/s"]
+    if summary["return_mean"] is not None:
+        mean, spread = (format_number(summary[name]) for name in ("return_mean", "return_std"))
+        over = (
+            f"{summary['eval_episodes']} episodes of evaluation"
+            if summary["evaluated"]
+            else "its last training episodes"
+        )
+        lines.append(f"return {mean} ± {spread} over {over}")
+    lines.append(
+        f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
+    )
+    if hints:
+        following = [f"sherd eval {run_dir}", f"tensorboard --logdir {run_dir}"] if run_dir else []
+        following.append(f"sherd graph {algorithm} {env}")
+        lines += ["next:", *(f"  {command}" for command in following)]
+    return "\n".join(lines)
