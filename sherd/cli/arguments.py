@@ -99,6 +99,7 @@ def parse(sections: Sequence[Section], arguments: Sequence[str], usage: str, des
         # The help goes to stdout, so that whatever arrives at stderr is a complaint.
         with contextlib.redirect_stderr(told), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            parsed: Any
             parsed, unknown = tyro.cli(
                 whole, args=list(arguments), prog=usage, description=description, return_unknown_args=True
             )

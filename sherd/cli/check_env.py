@@ -13,8 +13,9 @@ from sherd.errors import UsageError
 
 USAGE = "sherd check-env ENV"
 DESCRIPTION = """\
-Step an environment with random actions and name everything that is wrong with it. ENV is an id (`sherd list envs`) or
-your own as my_module:MyEnv. The exit code is 0 if it is sound, 1 if it is not."""
+Step an environment with random actions and name everything that is wrong with it.
+
+ENV is an id (`sherd list envs`) or your own as my_module:MyEnv. Exits with 0 if it is sound, 1 if not."""
 
 
 @dataclass(frozen=True)

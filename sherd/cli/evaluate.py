@@ -16,8 +16,9 @@ from sherd.runtime.progress import format_number
 
 USAGE = "sherd eval RUN"
 DESCRIPTION = """\
-Play episodes with what a run has learnt, without exploration. RUN is the --run-dir of a training run; a run that uses
-your own modules is evaluated from the directory that holds them."""
+Play episodes with what a run has learnt, without exploration.
+
+RUN is the --run-dir of a training run. If it uses your own modules, start from their directory."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Options:
     episodes: int = 100
     """How many episodes to play."""
     seed: int | None = None
-    """Where the episodes' randomness comes from; none: from the run's seed, but other episodes than in training."""
+    """Where the episodes come from; none: from the run's seed, but other ones than training saw."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print one line of JSON on stdout, and nothing else there."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -48,20 +49,19 @@ def run(arguments: list[str]) -> int:
             found[0], options.episodes, options.seed, lambda done: progress.update(task, completed=done)
         )
     result = {
-        "run": found[0],
-        "episodes": len(played.returns),
         "return_mean": played.return_mean,
         "return_std": played.return_std,
         "return_min": float(played.returns.min()),
         "return_max": float(played.returns.max()),
         "length_mean": float(played.lengths.mean()),
     }
+    episodes = len(played.returns)
     if options.json:
-        print(to_json(result))
+        print(to_json({"run": found[0], "episodes": episodes, **result}))
     else:
-        mean, spread, low, high, length = (format_number(float(value)) for value in list(result.values())[2:])
+        mean, spread, low, high, length = map(format_number, result.values())
         print(
-            f"return {mean} ± {spread} over {result['episodes']} episodes, from {low} to {high}; mean length {length}"
+            f"return {mean} ± {spread} over {episodes} episodes, from {low} to {high}; mean length {length}"
         )
     return 0
 

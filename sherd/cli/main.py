@@ -37,8 +37,8 @@ examples:
   sherd eval runs/first --episodes 100
   sherd train ppo graph/CartPole-v1 --policy Fused --envs 64 --steps 1000000
 
-`sherd COMMAND --help` explains the flags of a command; --debug adds tracebacks and all warnings to any of them.
-Your own code goes by its path: `sherd train my_module:MyAlgorithm my_module:MyEnv --policy my_module:MyPolicy`.
+`sherd COMMAND --help` explains a command's flags. --debug adds tracebacks and all warnings to any command.
+Your own code goes by its path: `sherd train my_module:MyAlgorithm my_module:MyEnv`.
 Exit codes: 0 done, 1 the run failed or a check found problems, 2 wrong usage, 130 ended by Ctrl-C.
 """
 

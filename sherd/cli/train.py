@@ -22,9 +22,9 @@ USAGE = "sherd train ALGORITHM ENV"
 DESCRIPTION = """\
 Train an algorithm on an environment: built-in names (`sherd list`), or your own as my_module:Name.
 
-Without --run-dir nothing is written to disk. `sherd train ALGORITHM ENV --policy NAME --help` shows the flags of that
-algorithm and that distribution policy. Ctrl-C ends after the current iteration and keeps what was learnt (exit code
-130); a second one ends at once."""
+Without --run-dir nothing is written to disk. Ctrl-C ends after the current iteration, keeps what was learnt
+and exits with code 130; a second one ends at once. With an ALGORITHM and a --policy before it, --help shows
+their own flags."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator
 from itertools import groupby
@@ -9,12 +10,12 @@ from typing import Any
 
 import jax
 
-from sherd.graph.ir import Graph, Node, Ref, Scope, Value, is_ref
+from sherd.graph.ir import Graph, Node, Ref, Scope, Value, is_ref, refs_in
 from sherd.graph.shapes import same_type
 
 _SHORT = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "uint16": "u16", "uint32": "u32", "bool": "bool", "key<fry>": "key",
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "bool", "key<fry>": "key",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
 }  # fmt: skip
 _MANY = 9  # a nested part with more arrays than this is summed up
 _MANY_FLAT = 24  # a flat dict, such as metrics, reads well for longer
@@ -33,7 +34,8 @@ class Notation:
         self._graph = graph
         self._names = {graph.iteration: "iteration", graph.total: "total"}
         self._name(graph.root)
-        self._like = {cell.name: cell.type for cell in graph.cells if len(jax.tree.leaves(cell.type)) > 1}
+        cells = [cell for cell in graph.cells if len(cell.env_axes) > 1]
+        self._like = {cell.name: (cell.type, cell.env_axes) for cell in cells}
 
     def _name(self, scope: Scope) -> None:
         self._names[scope.index] = "turn"
@@ -93,7 +95,7 @@ class Notation:
         return self._part(value.type, value.axes_tree())
 
     def parts(self, value: Value) -> list[str] | None:
-        """The types of the parts of a tuple, each with its index, empty ones left out; None if it is not one."""
+        """The types of a tuple's parts, each with its index, without empty ones; None for another type."""
         if type(value.type) is not tuple:
             return None
         axes = value.axes_tree()
@@ -103,15 +105,30 @@ class Notation:
         return [f"[{index}] {text}" for index, text in pairs]
 
     def _part(self, type_: Any, axes: Any) -> str:
-        for cell, known in self._like.items():
-            if same_type(type_, known):
+        flat = tuple(None if axis < 0 else axis for axis in jax.tree.leaves(axes))
+        for cell, (known, known_axes) in self._like.items():
+            if flat == known_axes and same_type(type_, known):
                 return f"like {cell}"
         return render_type(type_, axes)
 
     def arguments(self, node: Node) -> list[str]:
         """The inputs of a node as its call shows them."""
-        shown = [self.tree(part) for part in node.inputs if not self.is_empty(part)]
+        shown = []
+        for name, part in zip(_parameters(node), node.inputs):
+            if not self.is_empty(part):
+                constant = name and not refs_in(part)
+                shown.append(f"{name}={part!r}" if constant else self.tree(part))
         return shown + [f"{name}={value}" for name, value in node.op.knobs]
+
+
+def _parameters(node: Node) -> list[str]:
+    """The names of a node's parameters, so that a constant can say what it is; empty where not known."""
+    try:
+        parameters = inspect.signature(node.op.function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return names + [""] * (len(node.inputs) - len(names))
 
 
 def _whole(name: str, part: Any) -> Ref | None:
@@ -152,7 +169,8 @@ def render_type(type_: Any, axes: Any, nested: bool = False) -> str:
         count = f"{len(leaves)} arrays, " if len(leaves) > 1 else ""
         return f"<{count}{sum(math.prod(leaf.shape) for leaf in leaves):,} numbers>"
     if _is_plain(type_):
-        return "(" + ", ".join(render_type(t, a, nested=True) for t, a in zip(type_, axes)) + ")"
+        parts = [render_type(t, a, nested=True) for t, a in zip(type_, axes)]
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
     texts = [
         (name, render_type(t, a, nested=True)) for name, t, a in _fields(type_, axes) if jax.tree.leaves(t)
     ]

@@ -11,6 +11,8 @@ from sherd.graph.ir import Carry, Graph, Node, Ref, Scope, uses
 from sherd.graph.notation import Notation, render_type
 
 _WIDTH = 92  # source lines are written from this column on
+# What is not broken over lines: a sum, a short record with its name, two or three names of one type.
+_TOGETHER = re.compile(r"<[^<>]+>|(\w+ )?\{[^{}]{1,64}\}|(?<=[ {])\w+, (\w+, )?\w+ \w+\[")
 _KEYS = {"none": "", "one": " key", "env": " key/env"}
 
 
@@ -52,7 +54,7 @@ def _body(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[s
     lines: list[str] = []
     for item in scope.body:
         if isinstance(item, Scope):
-            lines += _wrapped_call(indent, _scope_line(notation, item), item)
+            lines += _call(indent, _scope_line(notation, item), item)
             lines += _body(graph, notation, item, indent + "  ")
             lines += _leaves(graph, notation, item, indent)
         else:
@@ -90,7 +92,7 @@ def _leaves(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list
     for stack in scope.stacks:
         if not notation.is_empty(Ref(stack.outer)):
             head = f"{indent}leaves {notation.value(stack.outer)} : "
-            lines += _wrapped(head + notation.type(graph.values[stack.outer]), indent + " " * 9)
+            lines += _wrapped(head + notation.type(graph.values[stack.outer]), " " * (len(head) + 1))
     return lines
 
 
@@ -102,11 +104,11 @@ def _node(graph: Graph, notation: Notation, node: Node, indent: str) -> list[str
     parts = notation.parts(value)
     if parts is not None:
         wrapped = [line for part in parts for line in _wrapped(below + part, below + "     ")]
-        return [*_wrapped_call(indent, call, node), *wrapped]
+        return [*_call(indent, call, node), *(wrapped or [f"{below}: ()"])]
     whole = notation.type(value)
-    if len(f"{indent}{call} : {whole}") < _WIDTH:
+    if len(f"{indent}{call} : {whole}") <= _WIDTH - 2:
         return [_sourced(f"{indent}{call} : {whole}", node)]
-    return [*_wrapped_call(indent, call, node), *_typed(below, whole)]
+    return [*_call(indent, call, node), *_typed(below, whole)]
 
 
 def _typed(indent: str, text: str) -> list[str]:
@@ -129,8 +131,10 @@ def _sourced(line: str, item: Node | Scope) -> str:
     return f"{line:<{_WIDTH}}# {item.source}"
 
 
-def _wrapped_call(indent: str, line: str, item: Node | Scope) -> list[str]:
-    first, *rest = _wrapped(indent + line, indent + " " * 9)
+def _call(indent: str, line: str, item: Node | Scope) -> list[str]:
+    """A call or a scope's first line; what does not fit is aligned with its first argument."""
+    opening = re.search(r"\(| carrying ", line)
+    first, *rest = _wrapped(indent + line, indent + " " * (opening.end() if opening else 9))
     return [_sourced(first, item), *rest]
 
 
@@ -140,12 +144,12 @@ def _listed(head: str, words: Iterable[str]) -> list[str]:
 
 
 def _wrapped(line: str, indent: str) -> list[str]:
-    """Break a line after commas, but not inside `<...>`; what follows the first line is indented."""
+    """Break a line after commas, where it hurts least; what follows the first line is indented."""
     lines = [""]
-    for word in re.split(r"(?<=,) (?![^<]*>)", line):
+    for word in re.split(r"(?<=,) ", _TOGETHER.sub(lambda match: match[0].replace(" ", "\0"), line)):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if len(joined) < _WIDTH or not lines[-1]:
+        if len(joined) <= _WIDTH - 2 or not lines[-1]:
             lines[-1] = joined
         else:
             lines.append(indent + word)
-    return lines
+    return [line.replace("\0", " ") for line in lines]

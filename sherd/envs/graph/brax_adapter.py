@@ -1,8 +1,9 @@
 """brax's environments as graph environments: ids `brax/ant`, `brax/inverted_pendulum`, ...
 
-They run on brax's `spring` backend, which on a CPU compiles fastest (ant: 9 s, against 13 s for `positional`
-and 15 s for `generalized`) and steps about 4 times faster. Physics and returns differ between backends:
-compare returns with results of the same backend, which `BraxEnv(name, backend=...)` chooses.
+They run on brax's `spring` backend, the fastest to compile on a CPU and to step. 8 ants, one run on 2 cores,
+to compile and for 200 steps: spring 8.7 s and 0.14 s, positional 12.6 s and 0.78 s, generalized 15.0 s and
+0.53 s. Physics and returns differ between backends: compare returns with results of the same backend, which
+`BraxEnv(name, backend=...)` chooses.
 """
 
 from __future__ import annotations
