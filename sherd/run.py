@@ -33,7 +33,7 @@ from sherd.graph import Graph, check, trace
 from sherd.lower import Order
 from sherd.lower.evaluate import Evaluation
 from sherd.lower.evaluate import evaluate as play_episodes
-from sherd.policies import DistributionPolicy, load_policy
+from sherd.policies import BUILT_IN, DistributionPolicy, load_policy
 from sherd.runtime.events import MemorySink, RunInfo, Sink, Sinks
 from sherd.runtime.rundir import MetricsSink, RunDirectory, environment_versions
 from sherd.runtime.tensorboard import TensorBoardSink
@@ -313,10 +313,16 @@ def describe_run(
     return {
         "algorithm": {"name": algorithm_name(algorithm), **_plain(algorithm)},
         "env": env_name(env),
-        "policy": {"name": policy.name, **_plain(policy)},
+        "policy": {"name": _policy_name(policy), **_plain(policy)},
         "run": _plain(config),
         "versions": environment_versions(),
     }
+
+
+def _policy_name(policy: DistributionPolicy) -> str:
+    """The name under which a policy can be loaded again."""
+    kind = type(policy)
+    return policy.name if BUILT_IN.get(policy.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _plain(thing: Any) -> dict[str, Any]:
@@ -332,8 +338,15 @@ def evaluate(
     run_dir: str | Path, episodes: int = 100, seed: int | None = None, tell: Any = None
 ) -> Evaluation:
     """Evaluate the run in a directory."""
+    for name, value, least in (("episodes", episodes, 1), ("seed", seed or 0, 0)):
+        if value < least:
+            raise UsageError(f"{name} is {value}, but must be at least {least}")
     directory = RunDirectory.open(run_dir)
     config = directory.read_config()
+    if not isinstance(config, dict) or not {"algorithm", "env", "run"} <= set(config):
+        raise UsageError(
+            f"{directory.path}/config.json does not describe a run\n  fix: name the directory of one"
+        )
     fields = dict(config["algorithm"])
     kind = load_algorithm(fields.pop("name"))
     algorithm = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

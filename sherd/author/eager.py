@@ -119,6 +119,14 @@ def begin_cells(algorithm: Algorithm, env: EnvState, seed: Any) -> dict[str, Any
     return {"env": env, "learner": learner, **declared}
 
 
+def separate(cells: dict[str, Any]) -> dict[str, Any]:
+    """The same cells, no two of them in the same memory, as a program that donates memory needs.
+
+    A target network, for one, begins as the very array that the learner holds.
+    """
+    return jax.tree.map(jnp.copy, cells)
+
+
 @dataclass
 class Debugged:
     """What an eager run leaves behind: the parameters, every cell, and what was reported."""

@@ -53,7 +53,7 @@ def updating(optimiser: Any, stop_when: Callable[[Tree], Any] | None) -> Callabl
     def update(
         learner: LearnerState, grads: Tree, metrics: Tree, scale: Any, when: Any, iteration: Any
     ) -> Any:
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"])
         failed = jnp.where((learner.failed < 0) & ~finite & when, iteration, learner.failed)
         halt = learner.stopped == iteration

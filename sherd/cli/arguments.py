@@ -36,7 +36,7 @@ class Section:
 _HELP = ("-h", "--help")
 # Flags that are not followed by a value, wherever they stand.
 _SWITCHES = (*_HELP, "--json", "--quiet")
-_NUMBER = re.compile(r"[-+]?[0-9.][0-9.e_+-]*")
+_NUMBER = re.compile(r"[0-9][0-9.e_+-]*")
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
@@ -52,17 +52,19 @@ def take_positionals(arguments: Sequence[str], count: int) -> tuple[list[str], l
     """
     found: list[str] = []
     rest: list[str] = []
-    value_expected = False
+    value_expected = after_flag = False
     for argument in arguments:
         if argument.startswith("-"):
             switch = argument in _SWITCHES or "=" in argument or re.match(r"--([\w-]+\.)*no-", argument)
-            value_expected = not switch
+            after_flag = value_expected = not switch
             rest.append(argument)
-        elif len(found) < count and not value_expected and not _NUMBER.fullmatch(argument):
-            found.append(argument)
-        else:
+        # A flag may take several values; numbers that follow one are taken for its own.
+        elif len(found) == count or value_expected or (after_flag and _NUMBER.fullmatch(argument)):
             value_expected = False
             rest.append(argument)
+        else:
+            after_flag = False
+            found.append(argument)
     return found, rest
 
 

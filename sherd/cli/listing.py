@@ -84,7 +84,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _hidden(spec: Any) -> bool:
-    """Ids that are listed apart (Atari), that Sherd's own replace (JAX ports), or that nobody can make by id."""
+    """Listed apart (Atari), replaced by our own (JAX ports), or not to be made by an id."""
     return bool(spec.namespace) or str(spec.entry_point).startswith("ale_py") or spec.name.startswith("GymV")
 
 

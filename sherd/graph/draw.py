@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from html import escape
 
-from sherd.graph.draw_layout import HEADER, INSET, LETTER, MARGIN, ROW, Layout, Wire, lay_out
-from sherd.graph.draw_model import Box, Frame, boxes, diagram, frames
+from sherd.graph.draw_layout import HEADER, INSET, LETTER, LOOP, MARGIN, ROW, Layout, Wire, lay_out
+from sherd.graph.draw_model import Box, Frame, Row, boxes, diagram, frames
 from sherd.graph.ir import Graph
 
 _ROLES = {
@@ -29,6 +29,10 @@ _ROLES = {
     "cell": ("#3b4350", "#fdf6dc"),
 }
 _LINES = ("#3f8f5f", "#c2571a", "#3b78c4", "#8a56b8", "#b58900", "#b3364a", "#0f7c80", "#7a5c3e", "#5b6470")
+_LEGEND = (
+    "Left: each state cell has a line; → reads it, ← writes it, dashed carries it into the next turn. "
+    "Right: values, from maker to users."
+)
 _FONT = "ui-monospace,'SF Mono',Menlo,'DejaVu Sans Mono',Consolas,monospace"
 _SANS = "system-ui,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif"
 
@@ -45,10 +49,11 @@ def draw(graph: Graph) -> str:
     layout = lay_out(diagram(graph))
     every = [*layout.diagram.cells, *boxes(layout.diagram.root)]
     parts = [_heading(layout), *(_frame(layout, frame) for frame in frames(layout.diagram.root))]
+    parts += [_box(layout, box) for box in every]
     parts += [_line(layout, index) for index in range(len(layout.diagram.cells))]
-    parts += [_loops(layout), *(_wire(wire) for wire in layout.wires), *(_box(layout, box) for box in every)]
+    parts += [_loops(layout), *(_wire(wire) for wire in layout.wires)]
     width, height = layout.size[0] + MARGIN, layout.size[1] + MARGIN
-    width = max(width, 560.0)
+    width = max(width, 720.0)  # the legend's
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" font-family="{_FONT}" font-size="11">\n'
@@ -61,20 +66,28 @@ def _text(x: float, y: float, text: str, style: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {style}>{escape(text)}</text>'
 
 
+def _rect(place: tuple[float, float, float, float], style: str) -> str:
+    x, y, width, height = place
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
+
+
 def _heading(layout: Layout) -> str:
     shown = layout.diagram
     parts = [
-        _text(MARGIN, 34, shown.title, f'font-family="{_SANS}" font-size="20" font-weight="700" fill="#1b2027"'),
+        _text(
+            MARGIN, 34, shown.title, f'font-family="{_SANS}" font-size="20" font-weight="700" fill="#1b2027"'
+        ),
         _text(MARGIN, 54, shown.subtitle, f'font-family="{_SANS}" font-size="12" fill="#5b6470"'),
     ]
     x = MARGIN
     for role in shown.roles:
         strong, pale = _ROLES[role]
-        parts.append(f'<rect x="{x:.1f}" y="65" width="12" height="12" rx="3" fill="{pale}" stroke="{strong}"/>')
+        parts.append(
+            f'<rect x="{x:.1f}" y="65" width="12" height="12" rx="3" fill="{pale}" stroke="{strong}"/>'
+        )
         parts.append(_text(x + 17, 75, role, f'fill="{strong}"'))
         x += 17 + LETTER * len(role) + 16
-    words = "arrow from a line: reads state   to a line: writes it   dashed: into the next turn"
-    parts.append(_text(x + 4, 75, words, 'fill="#5b6470"'))
+    parts.append(_text(MARGIN, 96, _LEGEND, f'font-family="{_SANS}" font-size="11" fill="#5b6470"'))
     if shown.empty:
         y = shown.cells[-1].y + shown.cells[-1].height + 16
         parts.append(_text(layout.left, y, f"empty state: {', '.join(shown.empty)}", 'fill="#8a929c"'))
@@ -87,8 +100,7 @@ def _frame(layout: Layout, frame: Frame) -> str:
     source_x = layout.left + layout.width - LETTER * len(frame.source) - 8
     return "\n".join(
         [
-            f'<rect x="{x:.1f}" y="{frame.y:.1f}" width="{frame.right - x:.1f}" height="{frame.height:.1f}" rx="10" '
-            f'fill="{fill}" stroke="#aab4c0"/>',
+            _rect((x, frame.y, frame.right - x, frame.height), f'rx="10" fill="{fill}" stroke="#aab4c0"'),
             _text(layout.left, frame.y + 20, frame.title, 'font-size="13" font-weight="700" fill="#1b2027"'),
             _text(source_x, frame.y + 20, frame.source, 'fill="#8a929c"'),
         ]
@@ -112,7 +124,9 @@ def _line(layout: Layout, index: int) -> str:
         'stroke-width="1.8" stroke-linejoin="round"/>'
     ]
     for row in rows:
-        parts.append(f'<path d="M{x:.1f} {row.y:.1f}H{layout.left:.1f}" stroke="{colour}" stroke-width="1.2"/>')
+        parts.append(
+            f'<path d="M{x:.1f} {row.y:.1f}H{layout.left:.1f}" stroke="{colour}" stroke-width="1.2"/>'
+        )
         if row.cell_out:
             parts.append(_arrow(x + 1, row.y, "left", colour))
         else:
@@ -128,13 +142,11 @@ def _loops(layout: Layout) -> str:
     for frame in frames(layout.diagram.root):
         for cell in frame.carried:
             x, colour = layout.lines[cell], _colour(layout, cell)
-            away = x - 6.0 - 5.0 * (deepest - frame.depth)
+            away = x - 6.0 - LOOP * (deepest - frame.depth)
             top, bottom = frame.y + 10, frame.y + frame.height - 8
-            parts.append(
-                f'<path d="M{x:.1f} {bottom:.1f}H{away + 3:.1f}Q{away:.1f} {bottom:.1f} {away:.1f} {bottom - 3:.1f}'
-                f'V{top + 3:.1f}Q{away:.1f} {top:.1f} {away + 3:.1f} {top:.1f}H{x:.1f}" fill="none" '
-                f'stroke="{colour}" stroke-dasharray="3 2.5"/>'
-            )
+            path = f"M{x:.1f} {bottom:.1f}H{away:.1f}V{top:.1f}H{x:.1f}"
+            style = 'fill="none" stroke-dasharray="3 2.5" stroke-linejoin="round"'
+            parts.append(f'<path d="{path}" stroke="{colour}" {style}/>')
             parts.append(_arrow(x - 0.5, top, "right", colour))
     return "\n".join(parts)
 
@@ -153,8 +165,9 @@ def _wire(wire: Wire) -> str:
         parts.append(_arrow(end_x, end_y, "left", colour))
     origin = wire.lane if wire.role == "turn" else x
     parts.append(f'<circle cx="{origin:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>')
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3" stroke-linecap="round"/>\n' + "\n".join(
-        parts
+    return (
+        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3" stroke-linecap="round"/>\n'
+        + "\n".join(parts)
     )
 
 
@@ -166,23 +179,33 @@ def _arrow(x: float, y: float, way: str, colour: str) -> str:
 def _box(layout: Layout, box: Box) -> str:
     x, width = layout.left, layout.width
     strong, pale = _ROLES[box.kind]
-    outline = f'x="{x:.1f}" y="{box.y:.1f}" width="{width:.1f}" height="{box.height:.1f}" rx="6"'
+    if box.kind in ("cell", "given"):
+        strong = _colour(layout, box.title)
+    hint = f"{box.title}: {box.hint}" if box.hint else box.title
+    place = (x, box.y, width, box.height)
+    under = HEADER - 6
+    header = f"M{x:.1f} {box.y + HEADER:.1f}v{-under:.1f}q0 -6 6 -6h{width - 12:.1f}q6 0 6 6v{under:.1f}z"
+    note = x + 10 + LETTER * 1.14 * (len(box.title) + 1.5)  # titles are set 1.14 times as wide
     parts = [
-        f"<g><title>{escape(box.title + (': ' + box.hint if box.hint else ''))}</title>",
-        f'<rect {outline} fill="#ffffff"/>',
-        f'<path d="M{x:.1f} {box.y + HEADER:.1f}v{-(HEADER - 6):.1f}q0 -6 6 -6h{width - 12:.1f}q6 0 6 6v{HEADER - 6:.1f}z" '
-        f'fill="{pale}"/>',
-        f'<rect {outline} fill="none" stroke="{strong}" stroke-width="1.2"/>',
+        f"<g><title>{escape(hint)}</title>",
+        _rect(place, 'rx="6" fill="#ffffff"'),
+        f'<path d="{header}" fill="{pale}"/>',
+        _rect(place, f'rx="6" fill="none" stroke="{strong}" stroke-width="1.2"'),
         _text(x + 10, box.y + 16, box.title, f'font-size="12.5" font-weight="700" fill="{strong}"'),
-        _text(x + 10 + LETTER * 1.14 * (len(box.title) + 1.5), box.y + 16, box.note, 'fill="#5b6470"'),
+        _text(note, box.y + 16, box.note, 'fill="#5b6470"'),
         _text(x + width - 8 - LETTER * len(box.source), box.y + 16, box.source, 'fill="#5b6470"'),
     ]
-    for row in box.rows:
-        if row.rule:
-            parts.append(
-                f'<path d="M{x:.1f} {row.y - ROW / 2:.1f}h{width:.1f}" stroke="{strong}" stroke-opacity=".25"/>'
-            )
+    return "\n".join([*parts, *(_row(layout, row, strong) for row in box.rows), "</g>"])
+
+
+def _row(layout: Layout, row: Row, colour: str) -> str:
+    x, width = layout.left, layout.width
+    parts = []
+    if row.rule:
+        path = f"M{x:.1f} {row.y - ROW / 2:.1f}h{width:.1f}"
+        parts.append(f'<path d="{path}" stroke="{colour}" stroke-opacity=".25"/>')
+    if row.left:
         parts.append(_text(x + 10, row.y + 4, row.left, 'fill="#1b2027"'))
-        if row.right:
-            parts.append(_text(x + width - 10 - LETTER * len(row.right), row.y + 4, row.right, 'fill="#1b2027"'))
-    return "\n".join([*parts, "</g>"])
+    if row.right:
+        parts.append(_text(x + width - 10 - LETTER * len(row.right), row.y + 4, row.right, 'fill="#1b2027"'))
+    return "\n".join(parts)

@@ -14,8 +14,8 @@ from sherd.graph.draw_model import Box, Diagram, Frame, Net, boxes, frames
 
 LETTER = 6.65  # width of a letter at the size of a row, in any common monospaced font
 ROW, HEADER, GAP, PAD = 17.0, 24.0, 14.0, 12.0
-MARGIN, TOP, LANE, INSET = 20.0, 92.0, 13.0, 10.0
-FRAME_HEADER = 30.0
+MARGIN, TOP, LANE, INSET = 20.0, 112.0, 13.0, 10.0
+FRAME_HEADER, LOOP = 30.0, 5.0  # LOOP is the distance between arrows into the next turn
 
 
 @dataclass
@@ -51,8 +51,8 @@ def lay_out(diagram: Diagram) -> Layout:
     every = [*diagram.cells, *boxes(diagram.root)]
     width = max(_box_width(box) for box in every)
     depth = _depth(diagram.root, 0)
-    spacing = 20.0 + 6.0 * depth
-    first = MARGIN + depth * INSET + 18
+    spacing = 20.0 + (LOOP + 1) * depth
+    first = MARGIN + depth * (INSET + LOOP) + 18
     lines = {box.title: first + spacing * index for index, box in enumerate(diagram.cells)}
     left = first + spacing * len(diagram.cells) + 6
     y = TOP
@@ -62,7 +62,9 @@ def lay_out(diagram: Diagram) -> Layout:
     bottom = _place_frame(diagram.root, y)
     wires = _wires(diagram.root, left + width)
     right = _lanes(diagram.root, wires, left + width)
-    return Layout(diagram, lines, left, width, [w for group in wires.values() for w in group], (right, bottom))
+    return Layout(
+        diagram, lines, left, width, [w for group in wires.values() for w in group], (right, bottom)
+    )
 
 
 def _box_width(box: Box) -> float:
@@ -72,10 +74,9 @@ def _box_width(box: Box) -> float:
 
 
 def _depth(frame: Frame, depth: int) -> int:
+    """Number the frames by how deep they are nested; return the deepest."""
     frame.depth = depth
-    return max([_depth(item, depth + 1) for item in frame.items if isinstance(item, Frame)], default=depth) if (
-        frame.items
-    ) else depth
+    return max([depth, *(_depth(item, depth + 1) for item in frame.items if isinstance(item, Frame))])
 
 
 def _place_box(box: Box, y: float) -> float:
@@ -89,7 +90,7 @@ def _place_frame(frame: Frame, y: float) -> float:
     frame.y = y
     y += FRAME_HEADER
     for item in frame.items:
-        y = (_place_frame if isinstance(item, Frame) else _place_box)(item, y) + GAP  # type: ignore[operator]
+        y = (_place_frame(item, y) if isinstance(item, Frame) else _place_box(item, y)) + GAP
     frame.height = y + PAD - GAP + 6 - frame.y
     return frame.y + frame.height
 

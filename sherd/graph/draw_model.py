@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 
-from sherd.graph.ir import Graph, Node, Ref, Scope, Stack, refs_in, uses
-from sherd.graph.notation import Notation, render_type
+from sherd.graph.ir import Carry, Graph, Node, Ref, Scope, Stack, refs_in, uses
+from sherd.graph.notation import Notation, render_type, wrap
 
 Writes = list[tuple[Ref, str]]  # what a turn leaves in which cell
 Net = tuple[int, Any]  # a value, and which part of it if it is a tuple
+TIMES = "\N{MULTIPLICATION SIGN}"
 _KEYS = {"none": "", "one": "key", "env": "key/env"}
 
 
@@ -80,12 +81,12 @@ def diagram(graph: Graph) -> Diagram:
     builder = _Builder(graph)
     root = builder.frame(graph.root, "one training iteration")
     used = {row.cell for box in boxes(root) for row in box.rows}
-    given = [Box("given", name, "given", "", []) for name in ("iteration", "total") if name in used]
+    given = [Box("given", name, "given i32[]", "", []) for name in ("iteration", "total") if name in used]
     cells = [builder.cell_box(cell.name) for cell in graph.cells if jax.tree.leaves(cell.type)]
     steps = f"{graph.steps_per_iteration():,} steps per iteration"
     roles = list(dict.fromkeys(node.role for node in graph.nodes()))
     empty = [cell.name for cell in graph.cells if not jax.tree.leaves(cell.type)]
-    where = f"{graph.spec.kind} environment × {graph.envs}"
+    where = f"{graph.spec.kind} environment {TIMES} {graph.envs}"
     return Diagram(f"{graph.name} on {graph.spec.id}", f"{where}, {steps}", roles, cells + given, empty, root)
 
 
@@ -120,26 +121,47 @@ class _Builder:
         cell = next(cell for cell in self._graph.cells if cell.name == name)
         inner = next(carry.inner for carry in self._graph.root.carries if carry.cell == name)
         text = render_type(cell.type, self._graph.values[inner].axes_tree())
-        return Box("cell", name, f"state %{inner}", "", [Row(line) for line in _broken(text, 4)], text)
+        return Box("cell", name, f"state %{inner}", "", [Row(line) for line in _broken(text)], text)
 
     def frame(self, scope: Scope, title: str) -> Frame:
         """A scope and everything in it."""
-        carries = [carry for carry in scope.carries if not self._notation.is_empty(Ref(carry.inner))]
+        carries = self._shown(scope)
         for carry in carries:
             self._cell_of[carry.inner] = self._cell_of[carry.outer] = carry.cell
             self._put(carry.cell, carry.inner, scope.name)
         writes = [(carry.result, carry.cell) for carry in carries if carry.result != Ref(carry.inner)]
         frame = Frame(title, str(scope.source), [cell for _, cell in writes], (scope.index, None))
+        inner = [item for item in scope.body if isinstance(item, Scope)]
+        writes += [(carry.initial, carry.cell) for item in inner for carry in self._shown(item)]
         for item in scope.body:
             if isinstance(item, Scope):
-                frame.items.append(self.frame(item, f"{item.name} × {item.trips}"))
-                for carry in item.carries:
+                frame.items += self._entry(item, writes)
+                frame.items.append(self.frame(item, f"{item.name} {TIMES} {item.trips}"))
+                for carry in self._shown(item):
                     self._put(carry.cell, carry.outer, item.name)
             else:
                 frame.items.append(self.node_box(item, writes))
         last = self.last_box(scope, writes)
         frame.items += [last] if last.rows else []
         return frame
+
+    def _shown(self, scope: Scope) -> list[Carry]:
+        return [carry for carry in scope.carries if not self._notation.is_empty(Ref(carry.inner))]
+
+    def _entry(self, scope: Scope, writes: Writes) -> list[Box]:
+        """What a scope starts from, where that is neither what the line holds nor what a node wrote to it."""
+        rows: list[Row] = []
+        for carry in self._shown(scope):
+            if (carry.initial, carry.cell) in writes:
+                writes.remove((carry.initial, carry.cell))
+                rows += self._next_rows(carry.initial, carry.cell)
+        return [Box("stack", f"before {scope.name}", "", "", rows)] if rows else []
+
+    def _next_rows(self, result: Ref, cell: str) -> list[Row]:
+        held = self._now.get(cell)
+        if held is not None and result == Ref(held):
+            return []
+        return [*self._inputs([result]), Row(f"next {cell}", cell=cell, cell_out=True)]
 
     def _put(self, cell: str, value: int | None, by: str) -> None:
         """From here on the line of a cell holds another value."""
@@ -152,7 +174,13 @@ class _Builder:
         """A node: what it reads on the left, what it uses on the right, then what it makes."""
         refs = [ref for ref in refs_in(node.inputs) if not self._notation.is_empty(ref)]
         words = [word for word in self._notation.arguments(node) if "=" in word and "%" not in word]
-        rows = self._inputs(refs) + [Row(left=word) for word in words]
+        rows = self._inputs(refs)
+        for word in words:
+            free = next((row for row in rows if not row.left), None)
+            if free is None:
+                rows.append(Row(word))
+            else:
+                free.left = word
         outputs = self._outputs(node.output, writes, node.name)
         if rows and outputs:
             outputs[0].rule = True
@@ -163,11 +191,11 @@ class _Builder:
     def _inputs(self, refs: list[Ref]) -> list[Row]:
         """Reads of state and uses of values, side by side."""
         reads: dict[str, list[str]] = {}
-        values: dict[str, Net] = {}
+        values: dict[tuple[str, Net], None] = {}  # in order, each once
         for ref in refs:
             cell = self._cell_of.get(ref.value)
             if cell is None:
-                values[_short(self._notation.use(ref))] = self.net(ref)
+                values[(_short(self._notation.use(ref)), self.net(ref))] = None
             else:
                 words = reads.setdefault(cell, [])
                 stale = self._now.get(cell, ref.value) != ref.value
@@ -175,7 +203,7 @@ class _Builder:
                 word = (ref.suffix() or "") + before
                 words += [word] if word not in words else []
         left = [(f"{cell}{', '.join(words)}", cell) for cell, words in reads.items()]
-        right = list(values.items())
+        right = list(values)
         rows = []
         for index in range(max(len(left), len(right))):
             text, cell = left[index] if index < len(left) else ("", None)
@@ -186,16 +214,16 @@ class _Builder:
     def _outputs(self, output: int, writes: Writes, name: str) -> list[Row]:
         value = self._graph.values[output]
         parts = self._notation.parts(value)
-        texts = [(None, f": {self._notation.type(value)}")] if parts is None else [
-            (int(part[1 : part.index("]")]), part) for part in parts
-        ]  # fmt: skip
+        texts: list[tuple[int | None, str]] = [(None, f": {self._notation.type(value)}")]
+        if parts is not None:
+            texts = [(int(part[1 : part.index("]")]), part) for part in parts]
         rows = []
         for index, text in texts:
-            first, *rest = _broken(text, 2)
+            first, *rest = _broken(text)
             made = Ref(output, () if index is None else (("item", index),))
             cell = next((cell for ref, cell in writes if ref == made), None)
             rows.append(Row(first, cell=cell, cell_out=True, net=(output, index), net_out=True))
-            rows += [Row("    " + line) for line in rest]
+            rows += [Row(("   " if index is None else "     ") + line) for line in rest]
             if cell is not None:
                 writes.remove((made, cell))
                 self._put(cell, None, name)
@@ -207,25 +235,27 @@ class _Builder:
         """What a turn hands on that no node does: writes of other values, and what is stacked or reported."""
         rows: list[Row] = []
         for result, cell in writes:
-            if result != Ref(self._now.get(cell) or -1):
-                rows += [*self._inputs([result]), Row(f"next {cell}", cell=cell, cell_out=True)]
+            rows += self._next_rows(result, cell)
         root = scope is self._graph.root
+        title = "report" if root else f"stacked over {scope.trips} turns"
+        if rows:
+            title = f"end of the {'iteration' if root else 'turn'}"
         for stack in scope.stacks:
             if not self._notation.is_empty(stack.inner):
-                rows += self._stack_rows(stack, root)
-        if root:
-            return Box("report", "report", "", "", rows)
-        return Box("stack", f"stacked over {scope.trips} turns", "", "", rows)
+                rows += self._stack_rows(stack, root, not rows)
+        return Box("report" if root else "stack", title, "", "", rows)
 
-    def _stack_rows(self, stack: Stack, root: bool) -> list[Row]:
+    def _stack_rows(self, stack: Stack, root: bool, is_first: bool) -> list[Row]:
         whole = list(dict.fromkeys(Ref(ref.value, ref.path[:1]) for ref in refs_in(stack.inner)))
-        rows = self._inputs(whole)
+        rows = self._inputs(whole) or [Row()]
+        name = f"report {stack.channel}" if root else stack.channel
+        rows[0].left = f"{name} from {rows[0].left}" if rows[0].left else name
         if root:
-            rows[0].left = rows[0].left or stack.channel
             return rows
-        first, *rest = _broken(f"{stack.channel} {self._notation.type(self._graph.values[stack.outer])}", 2)
+        first, *rest = _broken(f": {self._notation.type(self._graph.values[stack.outer])}")
+        rows[0].rule = not is_first
         out = Row(first, net=(stack.outer, None), net_out=True)
-        return [*rows, out, *(Row("    " + line) for line in rest)]
+        return [*rows, out, *(Row("   " + line) for line in rest)]
 
     def net(self, ref: Ref) -> Net:
         """The net that a use is tied to."""
@@ -238,16 +268,9 @@ def _short(use: str) -> str:
     return use.split(":", 1)[-1]
 
 
-def _broken(text: str, most: int, width: int = 60) -> list[str]:
+def _broken(text: str, most: int = 4, width: int = 64) -> list[str]:
     """Break a text after commas into at most so many lines, and cut off the rest."""
-    lines = [""]
-    for word in text.split(", "):
-        joined = f"{lines[-1]}, {word}" if lines[-1] else word
-        if len(joined) <= width or not lines[-1]:
-            lines[-1] = joined
-        else:
-            lines[-1] += ","
-            lines.append(word)
+    lines = wrap(text, "", width)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1] + " …"]
     return lines

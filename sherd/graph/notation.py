@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -13,10 +14,12 @@ import jax
 from sherd.graph.ir import Graph, Node, Ref, Scope, Value, is_ref, refs_in
 from sherd.graph.shapes import same_type
 
-_SHORT = {
-    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "bool", "key<fry>": "key",
-    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
-}  # fmt: skip
+_SHORT = {"bfloat16": "bf16", "bool": "bool", "key<fry>": "key"}
+_SHORT |= {
+    f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)
+}
+# What is not broken over lines: a sum, a short record with its name, two or three names of one type.
+_TOGETHER = re.compile(r"<[^<>]+>|(\w+ )?\{[^{}]{1,64}\}|(?<=[ {])\w+, (\w+, )?\w+ \w+\[")
 _MANY = 9  # a nested part with more arrays than this is summed up
 _MANY_FLAT = 24  # a flat dict, such as metrics, reads well for longer
 
@@ -192,3 +195,19 @@ def _expands(type_: Any, leaves: int, nested: bool) -> bool:
 def _array(leaf: Any, axis: int) -> str:
     dims = [f"{size}e" if index == axis else str(size) for index, size in enumerate(leaf.shape)]
     return f"{_SHORT.get(str(leaf.dtype), str(leaf.dtype))}[{','.join(dims)}]"
+
+
+def wrap(line: str, indent: str, width: int) -> list[str]:
+    """Break a line after commas, where it hurts least; what follows the first line is indented.
+
+    >>> wrap("{obs f32[8e,4], choice {action, value f32[8e]}}", " ", 24)
+    ['{obs f32[8e,4],', ' choice {action, value f32[8e]}}']
+    """
+    lines = [""]
+    for word in re.split(r"(?<=,) ", _TOGETHER.sub(lambda match: match[0].replace(" ", "\0"), line)):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(indent + word)
+    return [line.replace("\0", " ") for line in lines]

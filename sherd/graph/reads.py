@@ -25,10 +25,17 @@ def recording(algorithm: AnyAlgorithm) -> tuple[AnyAlgorithm, set[str]]:
             read.add(name)
         return object.__getattribute__(self, name)
 
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        # A frozen dataclass lets a subclass that is not one set new attributes; this must not.
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
     kind = type(algorithm)
-    watched_kind = type(
-        kind.__name__, (kind,), {"__getattribute__": __getattribute__, "__module__": kind.__module__}
-    )
+    methods = {
+        "__getattribute__": __getattribute__,
+        "__setattr__": __setattr__,
+        "__module__": kind.__module__,
+    }
+    watched_kind = type(kind.__name__, (kind,), methods)
     watched = object.__new__(watched_kind)
     for name, value in vars(algorithm).items():
         object.__setattr__(watched, name, value)

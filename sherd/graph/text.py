@@ -8,11 +8,9 @@ from collections.abc import Iterable
 import jax
 
 from sherd.graph.ir import Carry, Graph, Node, Ref, Scope, uses
-from sherd.graph.notation import Notation, render_type
+from sherd.graph.notation import Notation, render_type, wrap
 
 _WIDTH = 92  # source lines are written from this column on
-# What is not broken over lines: a sum, a short record with its name, two or three names of one type.
-_TOGETHER = re.compile(r"<[^<>]+>|(\w+ )?\{[^{}]{1,64}\}|(?<=[ {])\w+, (\w+, )?\w+ \w+\[")
 _KEYS = {"none": "", "one": " key", "env": " key/env"}
 
 
@@ -59,16 +57,16 @@ def _body(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[s
             lines += _leaves(graph, notation, item, indent)
         else:
             lines += _node(graph, notation, item, indent)
+    return lines + [indent + line for line in _ending(notation, scope, is_root=scope is graph.root)]
+
+
+def _ending(notation: Notation, scope: Scope, is_root: bool) -> list[str]:
+    """What a turn hands on to the next, and what it keeps."""
     nexts = [
         f"{c.cell} = {notation.use(c.result)}" for c in _shown(notation, scope) if c.result != Ref(c.inner)
     ]
-    lines += _listed(f"{indent}next   ", nexts)
-    if scope is not graph.root:
-        kept = [
-            f"{s.channel} = {notation.tree(s.inner)}" for s in scope.stacks if not notation.is_empty(s.inner)
-        ]
-        lines += _listed(f"{indent}stack  ", kept)
-    return lines
+    kept = [f"{s.channel} = {notation.tree(s.inner)}" for s in scope.stacks if not notation.is_empty(s.inner)]
+    return _listed("next   ", nexts) + ([] if is_root else _listed("stack  ", kept))
 
 
 def _shown(notation: Notation, scope: Scope) -> list[Carry]:
@@ -127,6 +125,11 @@ def render_item(graph: Graph, item: Node | Scope) -> str:
     return f"{line}  # {item.source}"
 
 
+def render_ending(graph: Graph, scope: Scope) -> list[str]:
+    """How the body of a scope ends, for messages."""
+    return _ending(Notation(graph), scope, is_root=scope is graph.root)
+
+
 def _sourced(line: str, item: Node | Scope) -> str:
     return f"{line:<{_WIDTH}}# {item.source}"
 
@@ -144,12 +147,4 @@ def _listed(head: str, words: Iterable[str]) -> list[str]:
 
 
 def _wrapped(line: str, indent: str) -> list[str]:
-    """Break a line after commas, where it hurts least; what follows the first line is indented."""
-    lines = [""]
-    for word in re.split(r"(?<=,) ", _TOGETHER.sub(lambda match: match[0].replace(" ", "\0"), line)):
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if len(joined) <= _WIDTH - 2 or not lines[-1]:
-            lines[-1] = joined
-        else:
-            lines.append(indent + word)
-    return [line.replace("\0", " ") for line in lines]
+    return wrap(line, indent, _WIDTH - 2)

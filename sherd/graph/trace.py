@@ -56,6 +56,7 @@ class Tracer:
         self._collected: dict[str, list[Traced]] = {}
         self._shaped: dict[Any, Pair] = {}
         self._left_early: Source | None = None
+        self._closed: list[tuple[int, int, str]] = []  # ids made in a loop's body that is over, and its name
         number = jax.ShapeDtypeStruct((), jnp.int32)
         self.iteration = self.define("iteration", (number, number), Source("", 0))
         self.total = self.define("total", (number, number), Source("", 0))
@@ -82,6 +83,7 @@ class Tracer:
     def call(self, op: Op, args: tuple[Any, ...]) -> Traced:
         source = author_source()
         self._require_whole_loops()
+        self._require_visible(args, source)
         named = replace(op, name=occurrence(op.name, self._counts))
         pair = self._shape(named, args, source)
         output = self.define(named.name, pair, source)
@@ -133,6 +135,7 @@ class Tracer:
             cells[cell] = value
 
     def emit(self, channel: str, value: Any) -> None:
+        self._require_visible(value, author_source())
         self.body.emitted.append((channel, value))
 
     def collected(self, channel: str) -> list[Traced]:
@@ -163,6 +166,7 @@ class Tracer:
             if not inner:
                 inner = self._carried(before, source)
         self._snapshots.pop()
+        self._closed.append((passes[0].start, len(self.values), name))
         compare_passes(name, passes[0], passes[1], {c: before[c]._ref for c in inner}, inner)
         self._close(name, trips, source, (outer, before, inner, index))
 
@@ -199,6 +203,17 @@ class Tracer:
                 f"a loop over a handle is left early (break or return)\n  at {self._left_early.quoted()}\n"
                 "  fix: let it run; use when= or stop_when= to leave out work"
             )
+
+    def _require_visible(self, tree: Any, source: Source) -> None:
+        for leaf in jax.tree.leaves(tree, is_leaf=is_traced):
+            for start, end, name in self._closed:
+                if is_traced(leaf) and start <= leaf._ref.value < end:
+                    raise UsageError(
+                        f"{leaf} was made inside the loop {name!r} and is used outside the loop that defines it\n"
+                        f"  at {source.quoted()}\n"
+                        "  fix: pass it out through a handle: env.step(action, extra) and env.rollout, "
+                        "or a state cell"
+                    )
 
     def finish(self, root_cells: dict[str, Traced], source: Source) -> Scope:
         """The root scope, once the loop has been recorded."""

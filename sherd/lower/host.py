@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sherd.author.eager import begin_cells
+from sherd.author.eager import begin_cells, separate
 from sherd.author.environments import begin
 from sherd.author.keys import run_key
 from sherd.author.stage import Op
@@ -174,7 +174,7 @@ class HostProgram:
         blank = begin((), state.obs, self.env.num_envs)
         build = jax.jit(lambda key: begin_cells(bound, blank, key))
         late = {cell.name: cell.build() for cell in self.graph.cells if cell.build is not None}
-        return {**build(key), **late, "env": state}
+        return {**separate({**build(key), **late}), "env": state}
 
     def _lower(self, scope: Scope, wanted: set[int]) -> list[Any]:
         """The parts of a scope's body; `wanted` values are needed after it."""

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sherd.author import reduce
-from sherd.author.eager import begin_cells
+from sherd.author.eager import begin_cells, separate
 from sherd.author.environments import graph_begin, graph_stepping
 from sherd.author.keys import Frame, run_key
 from sherd.author.types import EnvironmentStep
@@ -95,7 +95,7 @@ class XlaProgram:
         def build(seed: Any, index: Any) -> dict[str, Any]:
             return initial_cells(self.graph, self.algorithm, self.env, Frame(seed, 0, self.total, index))
 
-        cells: dict[str, Any] = build(self.frame.seed, self.frame.env_index)
+        cells: dict[str, Any] = separate(build(self.frame.seed, self.frame.env_index))
         if self._mesh is None:
             return cells
         shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs(cells))

@@ -14,7 +14,8 @@ SHARDED = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
-from sherd.author import reduce, statistics
+from sherd.author import reduce
+from sherd.nn import statistics
 
 assert jax.device_count() == 2
 mesh = Mesh(np.array(jax.devices()), ("learners",))
