@@ -53,7 +53,7 @@ def draw(graph: Graph) -> str:
     parts += [_line(layout, index) for index in range(len(layout.diagram.cells))]
     parts += [_loops(layout), *(_wire(wire) for wire in layout.wires)]
     width, height = layout.size[0] + MARGIN, layout.size[1] + MARGIN
-    width = max(width, 720.0)  # the legend's
+    width = max(width, 760.0)  # the legend's
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" font-family="{_FONT}" font-size="11">\n'

@@ -28,10 +28,6 @@ def render(graph: Graph) -> str:
         _sourced("loop", graph.root),
         *_body(graph, notation, graph.root, "  "),
     ]
-    for stack in graph.reports:
-        lines += _wrapped(f"report {stack.channel} = {notation.tree(stack.inner)}", "       ")
-        if not isinstance(stack.inner, Ref):
-            lines += _typed("       ", notation.type(graph.values[stack.outer]))
     return "\n".join(lines) + "\n"
 
 
@@ -57,16 +53,22 @@ def _body(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[s
             lines += _leaves(graph, notation, item, indent)
         else:
             lines += _node(graph, notation, item, indent)
-    return lines + [indent + line for line in _ending(notation, scope, is_root=scope is graph.root)]
+    return lines + _ending(graph, notation, scope, indent)
 
 
-def _ending(notation: Notation, scope: Scope, is_root: bool) -> list[str]:
-    """What a turn hands on to the next, and what it keeps."""
-    nexts = [
-        f"{c.cell} = {notation.use(c.result)}" for c in _shown(notation, scope) if c.result != Ref(c.inner)
-    ]
-    kept = [f"{s.channel} = {notation.tree(s.inner)}" for s in scope.stacks if not notation.is_empty(s.inner)]
-    return _listed("next   ", nexts) + ([] if is_root else _listed("stack  ", kept))
+def _ending(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list[str]:
+    """What a turn hands on to the next, and what it keeps or tells the outside."""
+    changed = [carry for carry in _shown(notation, scope) if carry.result != Ref(carry.inner)]
+    lines = _listed(f"{indent}next   ", [f"{c.cell} = {notation.use(c.result)}" for c in changed])
+    kept = [stack for stack in scope.stacks if not notation.is_empty(stack.inner)]
+    words = [f"{stack.channel} = {notation.tree(stack.inner)}" for stack in kept]
+    if scope is not graph.root:
+        return lines + _listed(f"{indent}stack  ", words)
+    for stack, word in zip(kept, words):
+        lines += _wrapped(f"{indent}report {word}", indent + " " * 8)
+        if not isinstance(stack.inner, Ref):
+            lines += _typed(indent + " " * 7, notation.type(graph.values[stack.outer]))
+    return lines
 
 
 def _shown(notation: Notation, scope: Scope) -> list[Carry]:
@@ -127,7 +129,7 @@ def render_item(graph: Graph, item: Node | Scope) -> str:
 
 def render_ending(graph: Graph, scope: Scope) -> list[str]:
     """How the body of a scope ends, for messages."""
-    return _ending(Notation(graph), scope, is_root=scope is graph.root)
+    return _ending(graph, Notation(graph), scope, "")
 
 
 def _sourced(line: str, item: Node | Scope) -> str:

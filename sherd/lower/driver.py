@@ -71,7 +71,10 @@ class Driver:
             state = buffers.states[turn]
         stepped = buffers.stepped[turn]
         after, transition, episode = stepped
-        tree_map(np.copyto, transition.action, action)
+        if isinstance(action, np.ndarray):
+            np.copyto(transition.action, action)
+        else:
+            tree_map(np.copyto, transition.action, action)
         out = buffers.outs[turn]
         self.env.step(transition.action, out)
         np.logical_or(out.terminated, out.truncated, out=episode.ended)

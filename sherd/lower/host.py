@@ -39,6 +39,8 @@ class Clock:
 
 def fill(tree: Any, store: Store) -> Any:
     """Replace the Refs in a pytree by what they refer to."""
+    if isinstance(tree, Ref):
+        return tree.pick(store[tree.value])
     return jax.tree.map(lambda r: r.pick(store[r.value]) if is_ref(r) else r, tree, is_leaf=is_ref)
 
 
@@ -66,7 +68,9 @@ class HostNode:
 
     def run(self, store: Store, clock: Clock) -> None:
         del clock
-        action = jax.tree.map(np.asarray, fill(self._action, store))
+        action = fill(self._action, store)
+        # One array is what nearly every environment takes: it skips the cost of walking a tree.
+        action = np.asarray(action) if isinstance(action, jax.Array) else jax.tree.map(np.asarray, action)
         store[self.node.output] = self.driver.step(self._state.pick(store[self._state.value]), action)
 
 
@@ -115,6 +119,7 @@ class _HostStack:
             if not (isinstance(leaf, Ref) and leaf.value in drivers)
         ]
         self._arrays: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+        self._flat: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
         self._set = 0
 
     def keep(self, store: Store, turn: int) -> None:
@@ -125,7 +130,9 @@ class _HostStack:
             tree = leaf.pick(store[leaf.value]) if isinstance(leaf, Ref) else leaf
             if slot not in arrays:
                 arrays[slot] = jax.tree.map(self._allocate, tree)
-            jax.tree.map(lambda array, row: array.__setitem__(turn, row), arrays[slot], tree)
+                self._flat[self._set][slot] = jax.tree.leaves(arrays[slot])
+            for array, row in zip(self._flat[self._set][slot], jax.tree.leaves(tree)):
+                array[turn] = row
 
     def _allocate(self, leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)

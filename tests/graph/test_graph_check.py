@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import graphs
 import pytest
+from graphs import without_lines
 
 from sherd.errors import UsageError
 from sherd.graph import check
@@ -217,3 +219,11 @@ def test_a_graph_that_refers_to_nothing_still_prints(graph):
     broken = edit(graph, "rate", lambda n: replace(n, inputs=(Ref(999), Ref(998, (("item", 3),)))))
     message = refused(broken)
     assert "rate(%999, %998[3])" in message
+
+
+def test_the_example_of_the_docs_is_the_real_message(graph):
+    inner = node(graph, "explore").output
+    broken = edit(graph, "prepare", lambda n: replace(n, inputs=(Ref(inner), *n.inputs[1:])))
+    message = re.sub(r"at \S+(sherd/algorithms)", r"at \1", refused(broken))
+    docs = Path(__file__).parents[2] / "docs" / "graph.md"
+    assert f"```text\n{without_lines(message)}\n```" in without_lines(docs.read_text(encoding="utf-8"))
