@@ -81,8 +81,8 @@ class PPO(Algorithm):
     """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
     normalise_observations: bool = False
     """Shift and scale observations by their running statistics."""
-    normalise_rewards: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
+    normalise_rewards: bool = True
+    """Divide rewards by the running deviation of the discounted return, so that one value cost suits all."""
     network: Any = "auto"
     """auto, mlp, cnn, gru, `module:attribute`, or any object with init(key, obs) and apply(params, obs)."""
     hidden: tuple[int, ...] = (64, 64)

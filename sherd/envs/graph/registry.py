@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 from sherd.errors import UsageError, missing_extra, nearest
 from sherd.spaces import GraphEnv
 
-_OWN = ("graph/Acrobot-v1", "graph/CartPole-v1", "graph/MountainCar-v0", "graph/Pendulum-v1")
+_OWN = (
+    "graph/Acrobot-v1",
+    "graph/CartPole-v1",
+    "graph/LegalMoves-v0",
+    "graph/MountainCar-v0",
+    "graph/Pendulum-v1",
+    "graph/StatelessCartPole-v1",
+)
 
 
 def names() -> list[str]:
     """The ids of our own graph environments.
 
-    >>> names()
-    ['graph/Acrobot-v1', 'graph/CartPole-v1', 'graph/MountainCar-v0', 'graph/Pendulum-v1']
+    >>> "graph/CartPole-v1" in names()
+    True
     """
     return list(_OWN)
 
@@ -33,13 +41,15 @@ def make(id: str) -> GraphEnv:
             f"There is no graph environment {id!r}; {nearest(id, _OWN)}\n"
             "  fix: use one of sherd.envs.graph.registry.names(), or a gymnax/... or brax/... id"
         )
-    from sherd.envs.graph import classic
+    from sherd.envs.graph import classic, diagnostic
 
-    own: dict[str, type[classic.Classic]] = {
+    own: dict[str, Callable[[], GraphEnv]] = {
         "graph/Acrobot-v1": classic.Acrobot,
         "graph/CartPole-v1": classic.CartPole,
+        "graph/LegalMoves-v0": diagnostic.LegalMoves,
         "graph/MountainCar-v0": classic.MountainCar,
         "graph/Pendulum-v1": classic.Pendulum,
+        "graph/StatelessCartPole-v1": diagnostic.StatelessCartPole,
     }
     return own[id]()
 
