@@ -56,7 +56,7 @@ def host_stepping(env: HostEnv) -> EnvironmentStep:
         env.step(jax.device_get(action), out)
         fields = (out.next_obs, out.reward, out.terminated, out.truncated)
         outcome = tuple(tree_map(jnp.asarray, field) for field in fields)
-        return _advance(state, action, (), tree_map(jnp.asarray, out.obs), outcome)  # type: ignore[arg-type]
+        return _advance(state, action, (), tree_map(jnp.asarray, out.obs), outcome)
 
     return EnvironmentStep(step)
 

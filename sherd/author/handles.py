@@ -43,7 +43,8 @@ class Env:
         """Step every environment; `extra` is recorded with the transition for learning."""
         stepped, transition, episode = self._backend.call(self._op, (self._backend.read("env"), action))
         self._backend.write("env", stepped)
-        whole = Transition(*(getattr(transition, name) for name in Transition._fields[:-1]), extra)
+        fields = {name: getattr(transition, name) for name in Transition._fields if name != "extra"}
+        whole = Transition(**fields, extra=extra)
         self._backend.emit("rollout", whole)
         self._backend.emit("episode", episode)
         return whole

@@ -67,7 +67,8 @@ def updating(optimiser: Any, stop_when: Callable[[Tree], Any] | None) -> Callabl
         old = (learner.params, learner.optimiser, learner.updates)
         kept = jax.tree.map(lambda a, b: jnp.where(go, a, b), new, old)
         report = {**metrics, "grad_norm": norm, "update_scale": jnp.float32(scale), WEIGHT: jnp.float32(go)}
-        return LearnerState(*kept, stopped, failed), report
+        params, optimiser_state, updates = kept
+        return LearnerState(params, optimiser_state, updates, stopped, failed), report
 
     return update
 

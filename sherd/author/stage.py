@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol
 
 Role = Literal["env", "act", "learn", "grad", "apply", "replay", "eval"]
 KeyKind = Literal["none", "one", "env"]
-Method = TypeVar("Method", bound=Callable[..., Any])
+# A loop calls a stage without its key, so the signature as written does not bind callers.
+Method = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _stage(method: Method, role: Role, key: KeyKind) -> Method:
         op = Op(method.__name__, role, bound, key if takes_key else "none")
         return backend.call(op, args)
 
-    return cast(Method, call)
+    return call
 
 
 def act(method: Method) -> Method:

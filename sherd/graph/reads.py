@@ -36,7 +36,7 @@ def recording(algorithm: AnyAlgorithm) -> tuple[AnyAlgorithm, set[str]]:
         "__module__": kind.__module__,
     }
     watched_kind = type(kind.__name__, (kind,), methods)
-    watched = object.__new__(watched_kind)
+    watched: Any = object.__new__(watched_kind)
     for name, value in vars(algorithm).items():
         object.__setattr__(watched, name, value)
     return watched, read

@@ -76,7 +76,7 @@ def author_line(error: BaseException) -> Source | None:
 
 def env_axes(op_name: str, small: Any, large: Any, source: Source) -> tuple[int | None, ...]:
     """Leaf by leaf, the axis that grows with the number of environments."""
-    if jax.tree.structure(small) != jax.tree.structure(large):
+    if not same_structure(small, large):
         raise _impure(op_name, "another structure", small, large, source)
     axes = []
     for one, two in zip(jax.tree.leaves(small), jax.tree.leaves(large)):
@@ -113,9 +113,15 @@ class _Word(str):
         return str(self)
 
 
+def same_structure(one: Any, two: Any) -> bool:
+    """Whether two pytrees are built alike."""
+    first: Any = jax.tree.structure(one)
+    return bool(first == jax.tree.structure(two))
+
+
 def same_type(one: Any, two: Any) -> bool:
     """Whether two types have the same structure, shapes and dtypes."""
-    if jax.tree.structure(one) != jax.tree.structure(two):
+    if not same_structure(one, two):
         return False
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two))
     return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)

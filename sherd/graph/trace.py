@@ -225,7 +225,8 @@ class Tracer:
         stacks = []
         for channel, tree in self.body.emitted:
             if channel in PROPAGATED:
-                value = self.define(channel, (self.types(tree, 0), self.types(tree, 1)), source)
+                pair = tuple(_typed(self.types(tree, which)) for which in (0, 1))
+                value = self.define(channel, pair, source)
                 stacks.append(Stack(channel, refs(tree), value._ref.value))
         return Scope("iteration", 1, -1, tuple(self.body.items), tuple(carries), tuple(stacks), source)
 
@@ -235,12 +236,18 @@ def refs(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf._ref if is_traced(leaf) else leaf, tree, is_leaf=is_traced)
 
 
-def _stacked(tree: Any, trips: int) -> Any:
-    def stack(leaf: Any) -> Any:
-        leaf = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.eval_shape(lambda: jnp.asarray(leaf))
-        return jax.ShapeDtypeStruct((trips, *leaf.shape), leaf.dtype)
+def _typed(tree: Any) -> Any:
+    """Types, also where a constant stands."""
 
-    return jax.tree.map(stack, tree)
+    def type_of(leaf: Any) -> Any:
+        known = isinstance(leaf, jax.ShapeDtypeStruct)
+        return leaf if known else jax.eval_shape(lambda: jnp.asarray(leaf))
+
+    return jax.tree.map(type_of, tree)
+
+
+def _stacked(tree: Any, trips: int) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((trips, *leaf.shape), leaf.dtype), _typed(tree))
 
 
 def trace(algorithm: Algorithm, spec: EnvSpec, envs: int = 8) -> Graph:

@@ -34,7 +34,7 @@ class Traced:
     @property
     def shape(self) -> tuple[int, ...]:
         if not self._is_array():
-            return self.__getattr__("shape")  # type: ignore[no-any-return]
+            return self.__getattr__("shape")
         return tuple(self._type.shape)
 
     @property
@@ -85,8 +85,8 @@ class Traced:
     def __float__(self) -> float:
         _refuse(self, "turned into a Python number", "report it with learner.report({...})")
 
-    __int__ = __float__  # type: ignore[assignment]
-    __index__ = __float__  # type: ignore[assignment]
+    __int__ = __float__
+    __index__ = __float__
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse(self, "turned into an array or stored by Python code", "do it in a stage (@act, @learn)")

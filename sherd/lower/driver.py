@@ -97,4 +97,4 @@ class Driver:
         state = self._sets[0].states[0]
         self.env.reset(state.obs)
         state.first[:] = True
-        return jax.tree.map(np.copy, state)  # type: ignore[no-any-return]
+        return jax.tree.map(np.copy, state)

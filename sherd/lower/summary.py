@@ -20,7 +20,7 @@ def metric_names(graph: Graph) -> list[dict[str, str]]:
     Two learners may both report a `loss`: the later one is numbered.
     """
     taken: set[str] = set()
-    names = []
+    names: list[dict[str, str]] = []
     for stack in graph.reports:
         if stack.channel != "metrics":
             continue

@@ -98,8 +98,9 @@ class XlaProgram:
         cells: dict[str, Any] = separate(build(self.frame.seed, self.frame.env_index))
         if self._mesh is None:
             return cells
-        shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs(cells))
-        return jax.device_put(cells, shardings)  # type: ignore[no-any-return]
+        mesh = self._mesh
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs(cells))
+        return jax.device_put(cells, shardings)
 
     def _specs(self, cells: dict[str, Any]) -> dict[str, Any]:
         """Which axis of every leaf is spread over the devices."""

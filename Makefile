@@ -1,0 +1,44 @@
+# Two commands matter: `make demo` shows PPO learning, `make test` proves the rest.
+# Each makes its own virtual environment in .venv and needs nothing but Python 3.11, make and gcc.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check format install bench clean
+
+demo: $(VENV)/.core
+	$(BIN)/python -m sherd.cli.demo
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+check: $(STAMP)
+	$(BIN)/ruff format --check sherd tests benchmarks
+	$(BIN)/ruff check sherd tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_architecture.py
+
+format: $(STAMP)
+	$(BIN)/ruff format sherd tests benchmarks
+	$(BIN)/ruff check --fix sherd tests benchmarks
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/speed.py
+
+install: $(STAMP)
+
+# The demo needs only the core; everything else is installed when it is asked for.
+$(VENV)/.core: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Sherd needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(STAMP): $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,atari,mujoco,envpool,graph-envs]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
