@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check format install bench clean
 
 demo: $(VENV)/.core
-	$(BIN)/python -m sherd.cli.demo
+	$(BIN)/sherd train ppo CartPole-v1 --steps 200000 --seed 1 --run-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q

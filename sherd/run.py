@@ -110,13 +110,14 @@ def train(
     directory = RunDirectory.create(run_config.run_dir) if run_config.run_dir else None
     memory = MemorySink()
     sink = Sinks([memory, *_file_sinks(directory), *sinks])
-    if directory:
-        directory.write_config(describe_run(algorithm, env, policy, run_config))
     session = _Session(graph, sink, directory, run_config)
     try:
         sink.start(_info(graph, algorithm, env, policy, run_config))
         order = Order(algorithm, env, graph, policy, run_config.seed, iterations)
-        cells = session.follow(start(order))
+        running = start(order)
+        if directory:  # only now: a directory without a configuration holds no run and can be used again
+            directory.write_config(describe_run(algorithm, env, policy, run_config))
+        cells = session.follow(running)
         run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
         _evaluate_at_end(run, session.interrupted)
         if directory:
@@ -383,7 +384,7 @@ def prepare_jax() -> None:
     """
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(home, "sherd", "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
