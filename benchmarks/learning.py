@@ -33,7 +33,9 @@ class Task:
 
 CONTINUOUS = "--algo.normalise-observations --algo.entropy-cost 0"
 TASKS = {
-    "cartpole": Task("ppo CartPole-v1 --steps 200000 --envs 8", 475, "475 is Gymnasium's threshold; 500 the most"),
+    "cartpole": Task(
+        "ppo CartPole-v1 --steps 200000 --envs 8", 475, "475 is Gymnasium's threshold, 500 the most"
+    ),
     "cartpole-fused": Task(
         "ppo graph/CartPole-v1 --policy Fused --steps 200000 --envs 8", 475, "as above, in one XLA program"
     ),
@@ -45,8 +47,8 @@ TASKS = {
         "RL Zoo's tuned PPO: -172 (sd 105)",
     ),
     "halfcheetah": Task(
-        "ppo HalfCheetah-v5 --steps 1000000 --envs 8 --algo.horizon 256 --algo.epochs 10 --algo.minibatches 32 "
-        f"--algo.learning-rate 3e-4 {CONTINUOUS}",
+        "ppo HalfCheetah-v5 --steps 1000000 --envs 8 --algo.horizon 256 --algo.epochs 10 "
+        f"--algo.minibatches 32 --algo.learning-rate 3e-4 {CONTINUOUS}",
         1000,
         "CleanRL's PPO after 1M steps on v4: 1443 (sd 46)",
     ),
@@ -61,7 +63,9 @@ TASKS = {
         "the same budget for an MLP",
     ),
     "masked": Task(
-        "ppo graph/LegalMoves-v0 --policy Fused --steps 500000 --envs 16", 14, "16 is optimal, 10 is any legal action"
+        "ppo graph/LegalMoves-v0 --policy Fused --steps 500000 --envs 16",
+        14,
+        "16 is optimal, 10 is any legal action",
     ),
 }
 
@@ -99,7 +103,9 @@ def table(rows: list[dict[str, object]]) -> str:
 
 def main() -> None:
     """Measure what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which tasks; none: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--table", action="store_true", help="measure nothing")

@@ -77,7 +77,11 @@ def test_each_optional_package_has_one_home():
 
 
 def test_simulator_rooms_never_import_jax_at_the_top():
-    for file in [*PACKAGE.glob("*.py"), *(PACKAGE / "envs").glob("*.py"), *(PACKAGE / "envs/host").glob("*.py")]:
+    for file in [
+        *PACKAGE.glob("*.py"),
+        *(PACKAGE / "envs").glob("*.py"),
+        *(PACKAGE / "envs/host").glob("*.py"),
+    ]:
         if file.name in ("run.py", "__main__.py"):
             continue
         for node in ast.parse(file.read_text()).body:

@@ -1,4 +1,4 @@
-"""Short forms of benchmarks/learning.py: PPO learns every kind of task. docs/learning.md has the long ones."""
+"""Short forms of benchmarks/learning.py: PPO learns every kind of task."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _absorb(high: Any, low: Any, part: Any) -> tuple[Any, Any]:
 
 
 def _scramble(bits: Any) -> Any:
-    """A 32-bit finaliser (Wellons' lowbias32): every input bit changes every output bit about half the time."""
+    """A 32-bit finaliser (Wellons' lowbias32): an input bit changes each output bit half the time."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
     return bits ^ (bits >> 16)

@@ -209,7 +209,8 @@ class Tracer:
             for start, end, name in self._closed:
                 if is_traced(leaf) and start <= leaf._ref.value < end:
                     raise UsageError(
-                        f"{leaf} was made inside the loop {name!r} and is used outside the loop that defines it\n"
+                        f"{leaf} was made inside the loop {name!r} and is used outside the loop that "
+                        f"defines it\n"
                         f"  at {source.quoted()}\n"
                         "  fix: pass it out through a handle: env.step(action, extra) and env.rollout, "
                         "or a state cell"

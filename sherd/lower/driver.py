@@ -2,7 +2,8 @@
 
 The simulator writes an observation once, into the row where the rollout keeps it, and acting reads that
 row. Everything that is handed out per step is built beforehand, so that a step makes no Python objects.
-Two sets of arrays take turns: while a compiled region may still read one, the other is filled.
+Sets of arrays take turns, one more of them than there are rollouts in an iteration: what an iteration was
+handed, and what it began with, does not change before it is over.
 """
 
 from __future__ import annotations
@@ -52,15 +53,17 @@ class _Buffers:
 class Driver:
     """Executes one env node for every turn of the scope it stands in."""
 
-    def __init__(self, env: HostEnv, trips: int) -> None:
+    def __init__(self, env: HostEnv, trips: int, rollouts: int = 1) -> None:
         self.env = env
-        self._sets = (_Buffers(env, trips), _Buffers(env, trips))
+        self._sets = [_Buffers(env, trips) for _ in range(rollouts + 1)]
+        self._number = 0
         self._current = self._sets[0]
         self._turn = 0
 
     def begin(self) -> None:
-        """Enter the scope: from here on the other set of arrays is filled."""
-        self._current = self._sets[1] if self._current is self._sets[0] else self._sets[0]
+        """Enter the scope: from here on the next set of arrays is filled."""
+        self._number = (self._number + 1) % len(self._sets)
+        self._current = self._sets[self._number]
         self._turn = 0
 
     def step(self, state: EnvState, action: Any) -> Stepped:

@@ -77,10 +77,10 @@ class HostNode:
 class HostScope:
     """A loop that the host walks because simulators are stepped in it."""
 
-    def __init__(self, scope: Scope, parts: list[Any]) -> None:
+    def __init__(self, scope: Scope, parts: list[Any], rollouts: int) -> None:
         self.scope, self.parts = scope, parts
         self._drivers = {part.node.output: part.driver for part in parts if isinstance(part, HostNode)}
-        self._stacks = [_HostStack(stack, scope.trips, self._drivers) for stack in scope.stacks]
+        self._stacks = [_HostStack(stack, scope.trips, rollouts, self._drivers) for stack in scope.stacks]
 
     def run(self, store: Store, clock: Clock) -> None:
         scope = self.scope
@@ -110,7 +110,7 @@ class HostScope:
 class _HostStack:
     """Stacks values over the turns of a host scope; what a driver hands out is stacked already."""
 
-    def __init__(self, stack: Stack, trips: int, drivers: dict[int, Driver]) -> None:
+    def __init__(self, stack: Stack, trips: int, rollouts: int, drivers: dict[int, Driver]) -> None:
         self.outer, self._trips, self._drivers = stack.outer, trips, drivers
         self._leaves, self._treedef = jax.tree.flatten(stack.inner, is_leaf=is_ref)
         self.copied = [
@@ -118,13 +118,14 @@ class _HostStack:
             for slot, leaf in enumerate(self._leaves)
             if not (isinstance(leaf, Ref) and leaf.value in drivers)
         ]
-        self._arrays: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
-        self._flat: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+        # As many sets as the driver has, and for the same reason.
+        self._arrays: list[dict[int, Any]] = [{} for _ in range(rollouts + 1)]
+        self._flat: list[dict[int, Any]] = [{} for _ in range(rollouts + 1)]
         self._set = 0
 
     def keep(self, store: Store, turn: int) -> None:
         if turn == 0:
-            self._set = 1 - self._set
+            self._set = (self._set + 1) % len(self._arrays)
         arrays = self._arrays[self._set]
         for slot, leaf in self.copied:
             tree = leaf.pick(store[leaf.value]) if isinstance(leaf, Ref) else leaf
@@ -183,8 +184,8 @@ class HostProgram:
         late = {cell.name: cell.build() for cell in self.graph.cells if cell.build is not None}
         return {**separate({**build(key), **late}), "env": state}
 
-    def _lower(self, scope: Scope, wanted: set[int]) -> list[Any]:
-        """The parts of a scope's body; `wanted` values are needed after it."""
+    def _lower(self, scope: Scope, wanted: set[int], repeats: int = 1) -> list[Any]:
+        """The parts of a scope's body, run `repeats` times an iteration; `wanted` is needed after it."""
         parts: list[Any] = []
         pieces = split(scope.body)
         after = self._needed_after(pieces, scope, wanted)
@@ -192,9 +193,10 @@ class HostProgram:
             if isinstance(piece, list):
                 parts.append(self._region(piece, scope, needed))
             elif isinstance(piece, Scope):
-                parts.append(HostScope(piece, self._lower(piece, set())))
+                inner = self._lower(piece, set(), repeats * scope.trips)
+                parts.append(HostScope(piece, inner, repeats * scope.trips))
             else:
-                driver = Driver(self.env, scope.trips)
+                driver = Driver(self.env, scope.trips, repeats)
                 self._start = self._start or driver
                 parts.append(HostNode(piece, driver))
         return parts
@@ -238,7 +240,6 @@ class HostProgram:
         store, episodes = self.advance()
         summary = summarise_episodes(episodes, np)
         if self._summary is not None:
-            # Waiting for the numbers also means that nothing reads this iteration's arrays any more.
             summary |= jax.device_get(store[self._summary])
         return {name: float(value) for name, value in summary.items()}
 
@@ -252,8 +253,16 @@ class HostProgram:
                 part.driver.begin()
             part.run(store, self._clock)
         self.cells = {c.cell: c.result.pick(store[c.result.value]) for c in self.graph.root.carries}
+        self._settle()
         self.iteration += 1
         return store, tuple(fill(episode, store) for episode in self._episodes)
+
+    def _settle(self) -> None:
+        """Wait until nothing reads this iteration's arrays any more, and let no cell be a view of them."""
+        for name, value in self.cells.items():
+            if name != "env":
+                owned = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
+                self.cells[name] = jax.block_until_ready(owned)
 
     def close(self) -> None:
         """Free the simulators."""

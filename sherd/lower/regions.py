@@ -88,6 +88,17 @@ class Region:
             turns = tuple(clock[2 + depth] for depth in range(clock.shape[0] - 2))
             values = Values(known)
             run_items(self.items, values, Frame(seed, clock[0], clock[1], env_index, turns), NO_ENVIRONMENT)
-            return tuple(values[Ref(output)] for output in self.outputs)
+            outputs = tuple(values[Ref(output)] for output in self.outputs)
+            return _apart(outputs, (given, others))
 
         return jax.jit(region, donate_argnums=0)
+
+
+def _apart(outputs: Any, inputs: Any) -> Any:
+    """Keep outputs out of the inputs' memory.
+
+    JAX hands an argument that is returned unchanged straight through, and reads large NumPy arguments in
+    place: a cell could come to share memory with a rollout that simulators are about to overwrite.
+    """
+    given = {id(leaf) for leaf in jax.tree.leaves(inputs)}
+    return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if id(x) in given else x, outputs)

@@ -37,7 +37,7 @@ METRICS: dict[str, str] = {
     "approx_kl": "estimated divergence of the new policy from the one that acted, in nats",
     "clip_fraction": "share of samples whose probability ratio was clipped, from 0 to 1",
     "grad_norm": "global norm of the gradient, before clipping",
-    "learning_rate": "step size that the optimiser used",
+    "update_scale": "factor on every update, from the schedule: 1 is the optimiser's own step size",
 }
 
 _TIME = ("iteration", "seconds", "steps_per_second")

@@ -93,7 +93,7 @@ SPACES = {
 def test_learns_with_every_kind_of_space(name):
     action, show, enough = SPACES[name]
     env = Match(action, show)
-    run = sherd.train(QUICK, env, policy="Fused", steps=50 * 16 * 16, envs=16, seed=1, eval_episodes=0)
+    run = sherd.train(QUICK, env, policy="Fused", steps=40 * 16 * 16, envs=16, seed=1, eval_episodes=0)
     before = run.metrics["episode_return"][:2].mean()
     assert before < enough - 0.1
     assert run.evaluate(64).return_mean > enough

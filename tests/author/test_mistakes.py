@@ -296,10 +296,8 @@ def test_a_loop_that_differs_in_its_second_turn():
             return (obs @ params["w"]).argmax(-1).astype(jnp.int32), {"logits": obs @ params["w"]}
 
         def loop(self, env, learner):
-            turns = 0
-            for _ in env.steps(self.horizon):
-                stage = self.explore if turns == 0 else self.other
-                turns += 1
+            for turn, _ in enumerate(env.steps(self.horizon)):
+                stage = self.explore if turn == 0 else self.other
                 action, extra = stage(learner.params, env.obs)  # differs
                 env.step(action, extra)
             learner.step(self.loss, self.advantages(env.rollout))
@@ -317,7 +315,7 @@ def test_a_loop_left_early():
                 break
             learner.step(self.loss, self.advantages(env.rollout))
 
-    with pytest.raises(UsageError, match="left early|exactly one env.step"):
+    with pytest.raises(UsageError, match=r"left early|exactly one env\.step"):
         trace(Impatient(), CARTPOLE)
 
 

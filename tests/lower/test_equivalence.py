@@ -68,7 +68,9 @@ def test_two_devices_equal_one(name):
 
 
 def test_a_different_seed_gives_different_parameters():
-    assert tree_difference(single(PLAIN, "CartPole-v1", seed=1).params, single(PLAIN, "CartPole-v1", seed=2).params)
+    assert tree_difference(
+        single(PLAIN, "CartPole-v1", seed=1).params, single(PLAIN, "CartPole-v1", seed=2).params
+    )
 
 
 def test_the_same_seed_repeats_exactly():
@@ -85,7 +87,10 @@ def test_unroll_and_the_explicit_loop_are_the_same():
         return [line.split("#")[0].rstrip() for line in lines]
 
     assert shape(sugar) == shape(explicit)
-    assert tree_difference(single(Reinforce(), "CartPole-v1").params, single(Explicit(), "CartPole-v1").params) == 0
+    assert (
+        tree_difference(single(Reinforce(), "CartPole-v1").params, single(Explicit(), "CartPole-v1").params)
+        == 0
+    )
 
 
 def test_acting_does_not_depend_on_how_rows_are_batched():

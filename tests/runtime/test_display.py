@@ -170,7 +170,7 @@ def test_live_panel_shows_the_run() -> None:
         sparkline([float(step) for step in range(1, 51)]),
         "episode length 0.5",
         "approx_kl",
-        "learning_rate",
+        "update_scale",
         "fine",
     ):
         assert part in last

@@ -18,7 +18,9 @@ from sherd.spaces import EnvSpec
 def tree_difference(one: Any, two: Any) -> float:
     """The largest absolute difference between matching leaves."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-    return max(float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float)), initial=0)) for a, b in pairs)
+    return max(
+        float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float)), initial=0)) for a, b in pairs
+    )
 
 
 @dataclass(frozen=True)
