@@ -1,4 +1,4 @@
-"""Deep Q-learning: replay, a target network, a schedule of exploration and a warm-up.
+"""Double deep Q-learning: replay, a target network, a schedule of exploration and a warm-up.
 
 sherd train q_learning:QLearning CartPole-v1 --steps 200000
 """
@@ -17,7 +17,7 @@ from sherd import Algorithm, act, learn, shared
 
 @dataclass(frozen=True)
 class QLearning(Algorithm):
-    """Deep Q-learning (Mnih et al., 2015) for discrete actions."""
+    """Double deep Q-learning (van Hasselt et al., 2016) for discrete actions."""
 
     horizon: int = 4
     """Steps that each environment makes per iteration."""
@@ -25,19 +25,19 @@ class QLearning(Algorithm):
     """Steps drawn for an update; a multiple of the number of environments."""
     updates: int = 4
     """Updates per iteration."""
-    capacity: int = 50_000
+    capacity: int = 96_000
     """Steps that replay remembers; a multiple of the number of environments."""
     warm_up: int = 2_000
     """Steps to remember before the first update."""
-    sync: int = 200
+    sync: int = 100
     """Updates after which the target network is replaced."""
     hidden: int = 128
     """Width of the two hidden layers."""
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     """Step size of Adam."""
     discount: float = 0.99
     """How much a reward one step later is worth."""
-    explore_until: float = 0.3
+    explore_until: float = 0.5
     """The share of the run over which random actions fall from all to one in twenty."""
 
     def init(self, key: Any) -> Any:
@@ -80,7 +80,8 @@ class QLearning(Algorithm):
     def loss(self, params: Any, target: Any, sample: Any) -> Any:
         step = sample.data
         chosen = jnp.take_along_axis(self.values(params, step.obs), step.action[..., None], -1)[..., 0]
-        future = self.values(target, step.next_obs).max(-1)
+        best = self.values(params, step.next_obs).argmax(-1)[..., None]
+        future = jnp.take_along_axis(self.values(target, step.next_obs), best, -1)[..., 0]
         wanted = step.reward + self.discount * jnp.where(step.terminated, 0.0, future)
         return optax.huber_loss(chosen, wanted).mean(), {"q": chosen.mean()}
 
