@@ -34,7 +34,7 @@ class QLearning(Algorithm):
     hidden: int = 128
     """Width of the two hidden layers."""
     learning_rate: float = 1e-3
-    """Step size of Adam."""
+    """Step size of Adam, at the beginning; it falls linearly to zero."""
     discount: float = 0.99
     """How much a reward one step later is worth."""
     explore_until: float = 0.5
@@ -62,6 +62,10 @@ class QLearning(Algorithm):
     def randomness(self, progress: Any) -> Any:
         return jnp.maximum(0.05, 1 - progress / self.explore_until)
 
+    @learn
+    def rate(self, progress: Any) -> Any:
+        return 1 - progress
+
     @act
     def explore(self, params: Any, epsilon: Any, obs: Any, key: Any) -> Any:
         values = self.values(params, obs)
@@ -86,12 +90,13 @@ class QLearning(Algorithm):
         return optax.huber_loss(chosen, wanted).mean(), {"q": chosen.mean()}
 
     def loop(self, env: Any, learner: Any, state: Any, replay: Any) -> None:
-        epsilon = self.randomness(learner.progress)
+        epsilon, rate = self.randomness(learner.progress), self.rate(learner.progress)
         for _ in env.steps(self.horizon):
             env.step(self.explore(learner.params, epsilon, env.obs))
         replay.add(env.rollout, capacity=self.capacity)
         for sample in replay.sample(self.batch, times=self.updates):
-            learner.step(self.loss, state.target, sample, when=replay.ready(self.warm_up))
+            ready = replay.ready(self.warm_up)
+            learner.step(self.loss, state.target, sample, when=ready, scale=rate)
             state.target = learner.every(self.sync, learner.params, state.target)
 
     def play(self, env: Any, learner: Any) -> None:
