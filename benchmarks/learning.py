@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results" / "learning.jsonl"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results" / "learning.jsonl"
 
 
 @dataclass(frozen=True)
@@ -86,23 +87,32 @@ def measure(name: str, seed: int) -> dict[str, object]:
     return {"task": name, "seed": seed, "command": task.command, **summary}
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """Markdown, one line per task; the newest result of a task and seed counts."""
-    lines = [
-        "| task | command (`sherd train ...`) | seeds | evaluated return, mean (sd over seeds) | lowest seed "
-        "| steps/s | reference |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def tables(rows: list[dict[str, object]]) -> tuple[str, str]:
+    """Markdown, one line per task, long (with commands) and short; a seed's newest result counts."""
+    long = ["| task | `sherd train ...` | seeds | return: mean (sd) | lowest seed | steps/s | reference |"]
+    short = ["| task | steps | return of 5 seeds: mean (sd) | lowest seed | reference |"]
+    long.append("|---|---|---|---|---|---|---|")
+    short.append("|---|---|---|---|---|")
     for name, task in TASKS.items():
         latest = {r["seed"]: r for r in rows if r["task"] == name and r["command"] == task.command}
-        if latest:
-            means = np.array([r["return_mean"] for r in latest.values()], float)
-            speed = np.median([r["steady_steps_per_second"] for r in latest.values()])
-            lines.append(
-                f"| {name} | `{task.command}` | {len(means)} | {means.mean():.1f} ({means.std():.1f}) "
-                f"| {means.min():.1f} | {speed:,.0f} | {task.reference} |"
-            )
-    return "\n".join(lines)
+        if not latest:
+            continue
+        means = np.array([r["return_mean"] for r in latest.values()], float)
+        speed = np.median([float(str(r["steady_steps_per_second"])) for r in latest.values()])
+        found = f"{means.mean():.1f} ({means.std():.1f}) | {means.min():.1f}"
+        long.append(
+            f"| {name} | `{task.command}` | {len(means)} | {found} | {speed:,.0f} | {task.reference} |"
+        )
+        steps = int(task.command.split("--steps ")[1].split()[0])
+        short.append(f"| {name} ({task.command.split()[1]}) | {steps:,} | {found} | {task.reference} |")
+    return "\n".join(long), "\n".join(short)
+
+
+def write_between(page: Path, marker: str, text: str) -> None:
+    """Replace what stands between a marker's two comments."""
+    before, _, rest = page.read_text().partition(f"<!-- {marker} -->")
+    _, _, after = rest.partition(f"<!-- /{marker} -->")
+    page.write_text(f"{before}<!-- {marker} -->\n{text}\n<!-- /{marker} -->{after}")
 
 
 def main() -> None:
@@ -113,6 +123,9 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which tasks; none: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into README.md and docs/learning.md"
+    )
     options = parser.parse_args()
     for name in [] if options.table else options.tasks or TASKS:
         for seed in options.seeds:
@@ -120,7 +133,11 @@ def main() -> None:
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{name} seed {seed}: {row['return_mean']:.1f}", file=sys.stderr, flush=True)
-    print(table([json.loads(line) for line in RESULTS.read_text().splitlines()]))
+    long, short = tables([json.loads(line) for line in RESULTS.read_text().splitlines()])
+    if options.write:
+        write_between(ROOT / "docs" / "learning.md", "learning-table", long)
+        write_between(ROOT / "README.md", "learning-table", short)
+    print(long)
 
 
 if __name__ == "__main__":

@@ -58,15 +58,16 @@ def rate(step: Any, count: int, seconds: float = SECONDS) -> float:
 
 def ppo_rates(workload: Workload) -> list[float]:
     """Steps per second of training, several times."""
-    import sherd.run
+    import sherd
     from sherd.algorithms.ppo import PPO
     from sherd.envs import describe
     from sherd.lower import Order, build
     from sherd.policies import Fused, Single
+    from sherd.runtime import jax_settings
 
     if workload.devices > 1:
-        sherd.run.use_devices(workload.devices)
-    sherd.run.prepare_jax()
+        jax_settings.use_devices(workload.devices)
+    jax_settings.prepare_jax()
     ppo = PPO(horizon=workload.horizon, epochs=4, minibatches=4, hidden=(64, 64), learning_rate=2.5e-4)
     spec = describe(workload.env)
     graph = sherd.trace(ppo, spec, workload.envs)

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import signal
-import threading
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from sherd.algorithms import load_algorithm
@@ -28,7 +22,7 @@ from sherd.author.algorithm import Algorithm
 from sherd.author.eager import Debugged, run_eagerly
 from sherd.envs import describe, make_graph, make_host
 from sherd.envs.registry import name_of as env_name
-from sherd.errors import RunError, SherdWarning, UsageError, nearest
+from sherd.errors import SherdWarning, UsageError, nearest
 from sherd.executors import load_executor
 from sherd.graph import Graph, check, trace
 from sherd.lower import Order
@@ -36,7 +30,9 @@ from sherd.lower.evaluate import Evaluation
 from sherd.lower.evaluate import evaluate as play_episodes
 from sherd.policies import BUILT_IN, DistributionPolicy, load_policy
 from sherd.runtime.events import MemorySink, RunInfo, Sink, Sinks
+from sherd.runtime.jax_settings import prepare_jax
 from sherd.runtime.rundir import MetricsSink, RunDirectory, environment_versions
+from sherd.runtime.session import Session
 from sherd.runtime.tensorboard import TensorBoardSink
 
 EVALUATION_SEED = 1_000_003  # added to the run's seed, so that evaluation sees other episodes
@@ -110,7 +106,7 @@ def train(
     directory = RunDirectory.create(run_config.run_dir) if run_config.run_dir else None
     memory = MemorySink()
     sink = Sinks([memory, *_file_sinks(directory), *sinks])
-    session = _Session(graph, sink, directory, run_config)
+    session = Session(graph, sink, directory)
     try:
         sink.start(_info(graph, algorithm, env, policy, run_config))
         order = Order(algorithm, env, graph, policy, run_config.seed, iterations)
@@ -128,113 +124,6 @@ def train(
         sink.close()
 
 
-class _Session:
-    """Follows a run: turns summaries into rows, watches for failures and Ctrl-C, saves what was learnt."""
-
-    def __init__(self, graph: Graph, sink: Sink, directory: RunDirectory | None, config: RunConfig) -> None:
-        self.graph, self.sink, self.directory, self.config = graph, sink, directory, config
-        self.per_iteration = graph.steps_per_iteration()
-        self.iteration = self.episodes = 0
-        self.began = time.perf_counter()
-        self.interrupted = False
-        self._recent: list[tuple[float, float]] = []
-        self._steady: list[tuple[float, int]] = []
-
-    def follow(self, running: Any) -> dict[str, Any]:
-        """Make all iterations; return the state cells as they were left."""
-        program = running.program
-        try:
-            with _interrupts() as asked_to_stop:
-                for progress in running:
-                    self._report(progress.summaries, progress.seconds)
-                    self._require_finite(progress.summaries, program)
-                    if asked_to_stop.is_set():
-                        self.interrupted = True
-                        self.sink.note("interrupted: keeping what was learnt")
-                        break
-            return dict(program.cells)
-        finally:
-            self._save(program.cells)
-            running.close()
-
-    def _report(self, summaries: list[dict[str, float]], seconds: float) -> None:
-        now = time.perf_counter() - self.began
-        rate = len(summaries) * self.per_iteration / max(seconds, 1e-9)
-        for position, summary in enumerate(summaries):
-            self.iteration += 1
-            episodes = int(summary["episodes"])
-            self.episodes += episodes
-            if episodes:
-                self._recent = [*self._recent[-99:], (summary["return_sum"] / episodes, episodes)]
-            missing = (len(summaries) - 1 - position) * seconds / len(summaries)
-            self.sink.iteration(self._row(summary, now - missing, rate))
-        self._steady.append((now, self.iteration))
-
-    def _row(self, summary: dict[str, float], seconds: float, rate: float) -> dict[str, float]:
-        hidden = ("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes")
-        episodes = summary["episodes"]
-        return {
-            "iteration": self.iteration,
-            "steps": self.iteration * self.per_iteration,
-            "seconds": seconds,
-            "steps_per_second": rate,
-            "episodes": episodes,
-            "episode_return": summary["return_sum"] / episodes if episodes else math.nan,
-            "episode_length": summary["length_sum"] / episodes if episodes else math.nan,
-            **{name: value for name, value in summary.items() if name not in hidden},
-        }
-
-    def _require_finite(self, summaries: list[dict[str, float]], program: Any) -> None:
-        first = self.iteration - len(summaries)
-        for position, summary in enumerate(summaries):
-            if summary["bad_rewards"]:
-                raise RunError(
-                    f"iteration {first + position + 1}: environment {int(summary['bad_env'])} of "
-                    f"{self.graph.spec.id} gave a reward that is not finite{self._kept()}\n"
-                    "  fix: look for NaN or infinity in its step(); "
-                    f"`sherd check-env {self.graph.spec.id}` helps"
-                )
-        failed = int(program.cells["learner"].failed)
-        if failed >= 0:
-            lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
-            raise RunError(
-                f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
-                f"  at {lines[0]}\n"
-                "  fix: try a smaller learning rate, or step through it with sherd.debug(...)"
-            )
-
-    def _kept(self) -> str:
-        where = f" in {self.directory.path}" if self.directory else ""
-        return f"; the last good parameters are kept{where}"
-
-    def _save(self, cells: dict[str, Any]) -> None:
-        if self.directory:
-            self.directory.save_tree("params", cells["learner"].params)
-            kept = {name: value for name, value in cells.items() if name not in ("env", "replay")}
-            self.directory.save_tree("state", kept)
-
-    def summary(self) -> dict[str, Any]:
-        """The run in a few numbers; returns are those of the last training episodes."""
-        seconds = time.perf_counter() - self.began
-        steps = self.iteration * self.per_iteration
-        steady = steps / seconds
-        if len(self._steady) > 1:
-            (t0, i0), (t1, i1) = self._steady[0], self._steady[-1]
-            steady = (i1 - i0) * self.per_iteration / max(t1 - t0, 1e-9)
-        returns = np.array([value for value, _ in self._recent])
-        return {
-            "steps": steps,
-            "seconds": round(seconds, 3),
-            "steps_per_second": round(steps / seconds, 1),
-            "steady_steps_per_second": round(steady, 1),
-            "return_mean": float(returns.mean()) if len(returns) else None,
-            "return_std": float(returns.std()) if len(returns) else None,
-            "episodes": self.episodes,
-            "evaluated": False,
-            "interrupted": self.interrupted,
-        }
-
-
 def _evaluate_at_end(run: Run, interrupted: bool) -> None:
     if interrupted or not run.config.eval_episodes or not run.algorithm.playable():
         return
@@ -245,27 +134,6 @@ def _evaluate_at_end(run: Run, interrupted: bool) -> None:
         "eval_episodes": len(result.returns),
         "evaluated": True,
     }
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks for an orderly end; the second one is not held back."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(number: int, frame: Any) -> None:
-        del number, frame
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def make_config(fields: dict[str, Any]) -> RunConfig:
@@ -373,23 +241,3 @@ def debug(
         return run_eagerly(algorithm, simulators, envs, seed, iterations, iterations)
     finally:
         simulators.close()
-
-
-def prepare_jax() -> None:
-    """Settings that suit Sherd, wherever the user has not chosen otherwise.
-
-    Acting is a short program whose result the simulators wait for: on a CPU, handing it to another thread
-    costs several times its own run time (measured: 260 us against 65 us a call). And a program that was
-    compiled once need not be compiled again by the next run.
-    """
-    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "sherd", "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def use_devices(count: int) -> None:
-    """Make the CPU appear as several devices; only possible before JAX has started."""
-    jax.config.update("jax_num_cpu_devices", count)

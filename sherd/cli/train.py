@@ -13,9 +13,10 @@ from sherd.algorithms import load_algorithm
 from sherd.cli.arguments import Section, parse, require, take_positionals, value_of, wants_help
 from sherd.cli.interrupt import INTERRUPTED
 from sherd.policies import DistributionPolicy, load_policy
-from sherd.run import Run, RunConfig, train, use_devices
+from sherd.run import Run, RunConfig, train
 from sherd.runtime.display import Display
 from sherd.runtime.events import to_json
+from sherd.runtime.jax_settings import use_devices
 from sherd.runtime.progress import format_number
 
 USAGE = "sherd train ALGORITHM ENV"

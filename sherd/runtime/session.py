@@ -1,0 +1,152 @@
+"""Follow a run: turn summaries into rows, watch for failures and Ctrl-C, save what was learnt."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sherd.errors import RunError
+from sherd.graph.ir import Graph
+from sherd.runtime.events import Sink
+from sherd.runtime.rundir import RunDirectory
+
+
+class Session:
+    """Follows a run: turns summaries into rows, watches for failures and Ctrl-C, saves what was learnt."""
+
+    def __init__(self, graph: Graph, sink: Sink, directory: RunDirectory | None) -> None:
+        self.graph, self.sink, self.directory = graph, sink, directory
+        self.per_iteration = graph.steps_per_iteration()
+        self.iteration = self.episodes = 0
+        self.began = time.perf_counter()
+        self.interrupted = False
+        self._recent: list[tuple[float, float]] = []
+        self._steady: list[tuple[float, int]] = []
+
+    def follow(self, running: Any) -> dict[str, Any]:
+        """Make all iterations; return the state cells as they were left."""
+        program = running.program
+        try:
+            with _interrupts() as asked_to_stop:
+                for progress in running:
+                    self._report(progress.summaries, progress.seconds)
+                    self._require_finite(progress.summaries, program)
+                    if asked_to_stop.is_set():
+                        self.interrupted = True
+                        self.sink.note("interrupted: keeping what was learnt")
+                        break
+            self._save(program.cells)
+            return dict(program.cells)
+        except BaseException:
+            # An update that was broken off may have given up the memory of the cells it worked on.
+            with contextlib.suppress(RuntimeError):
+                self._save(program.cells)
+            raise
+        finally:
+            running.close()
+
+    def _report(self, summaries: list[dict[str, float]], seconds: float) -> None:
+        now = time.perf_counter() - self.began
+        rate = len(summaries) * self.per_iteration / max(seconds, 1e-9)
+        for position, summary in enumerate(summaries):
+            self.iteration += 1
+            episodes = int(summary["episodes"])
+            self.episodes += episodes
+            if episodes:
+                self._recent = [*self._recent[-99:], (summary["return_sum"] / episodes, episodes)]
+            missing = (len(summaries) - 1 - position) * seconds / len(summaries)
+            self.sink.iteration(self._row(summary, now - missing, rate))
+        self._steady.append((now, self.iteration))
+
+    def _row(self, summary: dict[str, float], seconds: float, rate: float) -> dict[str, float]:
+        hidden = ("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes")
+        episodes = summary["episodes"]
+        return {
+            "iteration": self.iteration,
+            "steps": self.iteration * self.per_iteration,
+            "seconds": seconds,
+            "steps_per_second": rate,
+            "episodes": episodes,
+            "episode_return": summary["return_sum"] / episodes if episodes else math.nan,
+            "episode_length": summary["length_sum"] / episodes if episodes else math.nan,
+            **{name: value for name, value in summary.items() if name not in hidden},
+        }
+
+    def _require_finite(self, summaries: list[dict[str, float]], program: Any) -> None:
+        first = self.iteration - len(summaries)
+        for position, summary in enumerate(summaries):
+            if summary["bad_rewards"]:
+                raise RunError(
+                    f"iteration {first + position + 1}: environment {int(summary['bad_env'])} of "
+                    f"{self.graph.spec.id} gave a reward that is not finite{self._kept()}\n"
+                    "  fix: look for NaN or infinity in its step(); "
+                    f"`sherd check-env {self.graph.spec.id}` helps"
+                )
+        failed = int(program.cells["learner"].failed)
+        if failed >= 0:
+            lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
+            raise RunError(
+                f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
+                f"  at {lines[0]}\n"
+                "  fix: try a smaller learning rate, or step through it with sherd.debug(...)"
+            )
+
+    def _kept(self) -> str:
+        where = f" in {self.directory.path}" if self.directory else ""
+        return f"; the last good parameters are kept{where}"
+
+    def _save(self, cells: dict[str, Any]) -> None:
+        if self.directory:
+            self.directory.save_tree("params", cells["learner"].params)
+            kept = {name: value for name, value in cells.items() if name not in ("env", "replay")}
+            self.directory.save_tree("state", kept)
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a few numbers; returns are those of the last training episodes."""
+        seconds = time.perf_counter() - self.began
+        steps = self.iteration * self.per_iteration
+        steady = steps / seconds
+        if len(self._steady) > 1:
+            (t0, i0), (t1, i1) = self._steady[0], self._steady[-1]
+            steady = (i1 - i0) * self.per_iteration / max(t1 - t0, 1e-9)
+        returns = np.array([value for value, _ in self._recent])
+        return {
+            "steps": steps,
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(steps / seconds, 1),
+            "steady_steps_per_second": round(steady, 1),
+            "return_mean": float(returns.mean()) if len(returns) else None,
+            "return_std": float(returns.std()) if len(returns) else None,
+            "episodes": self.episodes,
+            "evaluated": False,
+            "interrupted": self.interrupted,
+        }
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks for an orderly end; the second one is not held back."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: Any) -> None:
+        del number, frame
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
