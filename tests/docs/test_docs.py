@@ -30,6 +30,7 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ def ppo_parameters() -> str:
     """PPO's hyper-parameters, from the strings below its fields."""
     lines = ["| hyper-parameter | default | meaning |", "|---|---|---|"]
     (body,) = [node.body for node in ast.parse(inspect.getsource(PPO)).body if isinstance(node, ast.ClassDef)]
-    for field, text in zip(body, body[1:]):
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and field.value is not None:
             assert isinstance(text, ast.Expr), f"{ast.unparse(field)} has no explanation"
             meaning = ast.literal_eval(text.value)
