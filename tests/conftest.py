@@ -1,10 +1,8 @@
 """Shared by all tests: a quiet, repeatable JAX, and helpers for comparing trees."""
 
 import os
-import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 # Two emulated devices, as the tests of replication need.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "support"))

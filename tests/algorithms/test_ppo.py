@@ -81,19 +81,21 @@ def test_a_wrong_bootstrap_would_be_seen():
 
 QUICK = PPO(horizon=16, epochs=2, minibatches=2, hidden=(32,), learning_rate=3e-3, discount=0.0)
 SPACES = {
-    "discrete": (spaces.Discrete(2), "flat", 0.9),
-    "multi-discrete": (spaces.MultiDiscrete([2, 2]), "dict", 0.85),
-    "multi-binary": (spaces.MultiBinary(2), "tuple", 0.85),
-    "box": (spaces.Box(-1, 1, (2,), np.float32), "flat", 0.8),
-    "image": (spaces.Discrete(2), "image", 0.9),
+    "discrete": (spaces.Discrete(2), "flat", 40, 0.9),
+    "multi-discrete": (spaces.MultiDiscrete([2, 2]), "dict", 40, 0.85),
+    "multi-binary": (spaces.MultiBinary(2), "tuple", 40, 0.85),
+    "box": (spaces.Box(-1, 1, (2,), np.float32), "flat", 60, 0.75),
+    "image": (spaces.Discrete(2), "image", 20, 0.9),
 }
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_learns_with_every_kind_of_space(name):
-    action, show, enough = SPACES[name]
+    action, show, iterations, enough = SPACES[name]
     env = Match(action, show)
-    run = sherd.train(QUICK, env, policy="Fused", steps=40 * 16 * 16, envs=16, seed=1, eval_episodes=0)
+    run = sherd.train(
+        QUICK, env, policy="Fused", steps=iterations * 16 * 16, envs=16, seed=1, eval_episodes=0
+    )
     before = run.metrics["episode_return"][:2].mean()
     assert before < enough - 0.1
     assert run.evaluate(64).return_mean > enough

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -33,15 +35,26 @@ def single(algorithm, env, iterations=3, envs=4, **options):
     return sherd.train(algorithm, env, steps=steps, envs=envs, eval_episodes=0, **options)
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "graph/CartPole-v1"])
-@pytest.mark.parametrize("name", ["reinforce", "replay", "full"])
+# Eager execution is slow on purpose, so it gets less to do.
+EAGER = {**SMALL, "full": dataclasses.replace(FULL, horizon=4, epochs=1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        ("reinforce", "CartPole-v1"),
+        ("replay", "graph/CartPole-v1"),
+        ("replay", "CartPole-v1"),
+        ("full", "CartPole-v1"),
+    ],
+)
 def test_eager_equals_compiled(name, env):
-    algorithm = SMALL[name]
-    eager = sherd.debug(algorithm, env, iterations=3, envs=4)
-    compiled = single(algorithm, env)
+    algorithm = EAGER[name]
+    eager = sherd.debug(algorithm, env, iterations=2, envs=4)
+    compiled = single(algorithm, env, iterations=2)
     assert tree_difference(eager.params, compiled.params) < 2e-6
     start = sherd.debug(algorithm, env, iterations=0, envs=4)
-    assert tree_difference(start.params, compiled.params) > 1e-4
+    assert tree_difference(start.params, compiled.params) > 1e-5
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -95,8 +108,8 @@ def test_unroll_and_the_explicit_loop_are_the_same():
 
 def test_acting_does_not_depend_on_how_rows_are_batched():
     """An environment's first rollout is the same whether it has company or not: keys go by global index."""
-    few = sherd.debug(PLAIN, "graph/CartPole-v1", envs=2)
-    many = sherd.debug(PLAIN, "graph/CartPole-v1", envs=4)
+    few = sherd.debug(Reinforce(), "graph/CartPole-v1", envs=2)
+    many = sherd.debug(Reinforce(), "graph/CartPole-v1", envs=4)
     for one, two in zip(few.emitted[0]["episode"], many.emitted[0]["episode"]):
         np.testing.assert_array_equal(one.episode_return, two.episode_return[:, :2])
 
