@@ -230,6 +230,7 @@ def test_noting_a_row_is_cheap() -> None:
 
 CHILD = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background leaves it ignored
 from sherd.runtime.display import Display
 from sherd.runtime.events import RunInfo
 display = Display()
