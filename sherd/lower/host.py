@@ -99,8 +99,9 @@ class HostScope:
                 part.run(store, inner)
             for stack in copied:
                 stack.keep(store, turn)
-            for carry in scope.carries:
-                store[carry.inner] = carry.result.pick(store[carry.result.value])
+            # All results first: one cell's may be what another cell was.
+            results = [carry.result.pick(store[carry.result.value]) for carry in scope.carries]
+            store.update(zip((carry.inner for carry in scope.carries), results))
         for carry in scope.carries:
             store[carry.outer] = store[carry.inner]
         for stack in self._stacks:

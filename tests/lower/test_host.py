@@ -157,3 +157,27 @@ def test_episode_returns_are_those_of_the_simulator():
     assert total == lengths  # CartPole pays 1 a step
     unfinished = np.asarray(run.cells["env"].episode_length).sum()
     assert lengths + unfinished == 50 * 4 * 4
+
+
+@dataclass(frozen=True)
+class Swapping(Reinforce):
+    """Swaps two cells at every step."""
+
+    def state(self, params):
+        return {"left": per_env(jnp.float32(1)), "right": per_env(jnp.float32(2))}
+
+    def loop(self, env, learner, state):
+        for _ in env.steps(self.horizon):
+            action, extra = self.explore(learner.params, env.obs)
+            left, right = state.left, state.right
+            state.left, state.right = right, left
+            env.step(action, extra)
+        learner.step(self.loss, self.advantages(env.rollout))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "graph/CartPole-v1"])
+@pytest.mark.parametrize("horizon", [4, 5])
+def test_cells_may_trade_places(env, horizon):
+    run = sherd.train(Swapping(horizon=horizon), env, steps=horizon * 2, envs=2, eval_episodes=0)
+    left, right = run.cells["left"], run.cells["right"]
+    assert (float(left[0]), float(right[0])) == ((1, 2) if horizon == 4 else (2, 1))
