@@ -115,7 +115,7 @@ def train(
             directory.write_config(describe_run(algorithm, env, policy, run_config))
         cells = session.follow(running)
         run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
-        _evaluate_at_end(run, session.interrupted)
+        _evaluate_at_end(run, sink)
         if directory:
             directory.write_json("summary", run.summary)
         sink.finish(run.summary)
@@ -124,10 +124,16 @@ def train(
         sink.close()
 
 
-def _evaluate_at_end(run: Run, interrupted: bool) -> None:
-    if interrupted or not run.config.eval_episodes or not run.algorithm.playable():
+def _evaluate_at_end(run: Run, sink: Sink) -> None:
+    if run.summary["interrupted"] or not run.config.eval_episodes or not run.algorithm.playable():
         return
-    result = run.evaluate(run.config.eval_episodes)
+    sink.note(f"evaluating on {run.config.eval_episodes} episodes, without exploration")
+    try:
+        result = run.evaluate(run.config.eval_episodes)
+    except KeyboardInterrupt:
+        sink.note("evaluation interrupted: what was learnt is kept")
+        run.summary["interrupted"] = True
+        return
     run.summary |= {
         "return_mean": result.return_mean,
         "return_std": result.return_std,

@@ -95,8 +95,10 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
     """A finished run for a person: what came out, and what to do next."""
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
-    rate = format_number(summary["steps_per_second"])
-    lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate} steps/s"]
+    rate = format_number(summary["steady_steps_per_second"])
+    lines = [
+        f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate} steps/s once compiled"
+    ]
     if summary["return_mean"] is not None:
         mean, spread = (format_number(summary[name]) for name in ("return_mean", "return_std"))
         over = (
@@ -109,7 +111,11 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
         f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
     )
     if hints:
-        following = [f"sherd eval {run_dir}", f"tensorboard --logdir {run_dir}"] if run_dir else []
+        following = (
+            [f"sherd eval {run_dir}", f"tensorboard --logdir {run_dir}   # after pip install tensorboard"]
+            if run_dir
+            else []
+        )
         following.append(f"sherd graph {algorithm} {env}")
         lines += ["next:", *(f"  {command}" for command in following)]
     return "\n".join(lines)
