@@ -31,12 +31,14 @@ install: $(STAMP)
 
 # The demo needs only the core; everything else is installed when it is asked for.
 $(VENV)/.core: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Sherd needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	@echo "Sherd: installing into $(VENV), about a minute the first time"
+	@$(PYTHON) -c 'import sys; sys.exit("Sherd needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
 $(STAMP): $(VENV)/.core
+	@echo "Sherd: installing all extras and what the tests need, some minutes the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,atari,mujoco,envpool,graph-envs]'
 	touch $@
 

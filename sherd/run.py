@@ -10,7 +10,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class RunConfig:
     """Episodes to play at the end, without exploration; 0: none."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A finished run: what was learnt, what was measured, and how to go on with it."""
 
@@ -64,9 +64,14 @@ class Run:
     env: Any
     config: RunConfig
     graph: Graph
-    cells: dict[str, Any] = field(repr=False)
-    metrics: dict[str, np.ndarray] = field(repr=False)
+    cells: dict[str, Any]
+    metrics: dict[str, np.ndarray]
     summary: dict[str, Any]
+
+    def __repr__(self) -> str:
+        mean, steps = self.summary["return_mean"], self.summary["steps"]
+        found = "no episode ended" if mean is None else f"return {mean:.1f}"
+        return f"Run({algorithm_name(self.algorithm)} on {env_name(self.env)}, {steps:,} steps, {found})"
 
     @property
     def params(self) -> Any:
@@ -80,9 +85,9 @@ class Run:
 
 
 def train(
-    algorithm: str | Algorithm,
+    algorithm: str | type[Algorithm] | Algorithm,
     env: Any,
-    policy: str | DistributionPolicy = "Single",
+    policy: str | type[DistributionPolicy] | DistributionPolicy = "Single",
     sinks: Sequence[Sink] = (),
     **config: Any,
 ) -> Run:
@@ -93,8 +98,7 @@ def train(
     4096
     """
     prepare_jax()
-    algorithm = load_algorithm(algorithm)() if isinstance(algorithm, str) else algorithm
-    policy = load_policy(policy)() if isinstance(policy, str) else policy
+    algorithm, policy = _algorithm(algorithm), _policy(policy)
     run_config = make_config(config)
     spec = describe(env)
     policy.require(spec, run_config.envs)
@@ -107,12 +111,12 @@ def train(
     memory = MemorySink()
     sink = Sinks([memory, *_file_sinks(directory), *sinks])
     session = Session(graph, sink, directory)
+    # Nothing is written before the program stands: what is broken off here leaves an empty directory.
+    running = start(Order(algorithm, env, graph, policy, run_config.seed, iterations))
     try:
-        sink.start(_info(graph, algorithm, env, policy, run_config))
-        order = Order(algorithm, env, graph, policy, run_config.seed, iterations)
-        running = start(order)
-        if directory:  # only now: a directory without a configuration holds no run and can be used again
+        if directory:
             directory.write_config(describe_run(algorithm, env, policy, run_config))
+        sink.start(_info(graph, algorithm, env, policy, run_config))
         cells = session.follow(running)
         run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
         _evaluate_at_end(run, sink)
@@ -125,7 +129,10 @@ def train(
 
 
 def _evaluate_at_end(run: Run, sink: Sink) -> None:
-    if run.summary["interrupted"] or not run.config.eval_episodes or not run.algorithm.playable():
+    if run.summary["interrupted"] or not run.config.eval_episodes:
+        return
+    if not run.algorithm.playable():
+        sink.note(f"not evaluated: {type(run.algorithm).__name__} does not define play()")
         return
     sink.note(f"evaluating on {run.config.eval_episodes} episodes, without exploration")
     try:
@@ -142,15 +149,35 @@ def _evaluate_at_end(run: Run, sink: Sink) -> None:
     }
 
 
+def _algorithm(given: str | type[Algorithm] | Algorithm) -> Algorithm:
+    if isinstance(given, str):
+        given = load_algorithm(given)
+    return given() if isinstance(given, type) else given
+
+
+def _policy(given: str | type[DistributionPolicy] | DistributionPolicy) -> DistributionPolicy:
+    if isinstance(given, str):
+        given = load_policy(given)
+    return given() if isinstance(given, type) else given
+
+
 def make_config(fields: dict[str, Any]) -> RunConfig:
     """A checked `RunConfig`; unknown fields are errors."""
     known = {f.name for f in dataclasses.fields(RunConfig)}
     for name in fields:
         if name not in known:
-            raise UsageError(f"train() has no option {name!r}: {nearest(name, known)}")
+            raise UsageError(
+                f"train() has no option {name!r}: {nearest(name, known)}\n"
+                "  fix: settings of an algorithm or a policy go into the object, e.g. PPO(horizon=64)"
+            )
     config = RunConfig(**{**fields, "run_dir": Path(fields["run_dir"]) if fields.get("run_dir") else None})
     for name, least in (("steps", 1), ("envs", 1), ("eval_episodes", 0), ("seed", 0)):
-        if getattr(config, name) < least:
+        value = getattr(config, name)
+        if not isinstance(value, int | float) or value != int(value):
+            raise UsageError(f"{name} is {value!r}, but must be a whole number")
+        whole: dict[str, Any] = {name: int(value)}
+        config = dataclasses.replace(config, **whole)
+        if value < least:
             raise UsageError(f"{name} is {getattr(config, name)}, but must be at least {least}")
     return config
 
@@ -236,10 +263,10 @@ def evaluate(
 
 
 def debug(
-    algorithm: str | Algorithm, env: Any, iterations: int = 1, envs: int = 2, seed: int = 0
+    algorithm: str | type[Algorithm] | Algorithm, env: Any, iterations: int = 1, envs: int = 2, seed: int = 0
 ) -> Debugged:
     """Run the loop eagerly: real values, ordinary Python, breakpoints anywhere in the loop or its stages."""
-    algorithm = load_algorithm(algorithm)() if isinstance(algorithm, str) else algorithm
+    algorithm = _algorithm(algorithm)
     if describe(env).kind == "graph":
         return run_eagerly(algorithm, make_graph(env), envs, seed, iterations, iterations)
     simulators = make_host(env, envs, seed)

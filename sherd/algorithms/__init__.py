@@ -5,7 +5,7 @@ In: handles. Out: an `Algorithm`. May import: errors, spaces, author, nn.
 
 from __future__ import annotations
 
-import dataclasses
+import os
 
 from sherd.author import Algorithm
 from sherd.errors import UsageError, nearest
@@ -23,14 +23,16 @@ def load_algorithm(name: str) -> type[Algorithm]:
     """
     path = name if is_path(name) else BUILT_IN.get(name.lower())
     if path is None:
+        module = name.removesuffix(".py")
+        own = f"{module}:MyAlgorithm" if os.path.exists(f"{module}.py") else "my_module:MyAlgorithm"
         raise UsageError(
             f"unknown algorithm {name!r}: {nearest(name, BUILT_IN)}\n"
-            "  fix: name a built-in one, or your own as my_module:MyAlgorithm"
+            f"  fix: name a built-in one, or your own as {own}"
         )
     found = load_object(path)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise UsageError(f"{name} is not an Algorithm\n  fix: subclass sherd.Algorithm")
-    if not dataclasses.is_dataclass(found) or not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if "__dataclass_params__" not in vars(found) or not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UsageError(f"{name} is not a frozen dataclass\n  fix: put @dataclass(frozen=True) above it")
     return found
 

@@ -127,13 +127,16 @@ def separate(cells: dict[str, Any]) -> dict[str, Any]:
     return jax.tree.map(jnp.copy, cells)
 
 
-@dataclass
+@dataclass(repr=False)
 class Debugged:
     """What an eager run leaves behind: the parameters, every cell, and what was reported."""
 
     params: Tree
     cells: dict[str, Any]
     emitted: list[Emitted]
+
+    def __repr__(self) -> str:
+        return f"Debugged({len(self.emitted)} iterations; params, cells: {', '.join(self.cells)}; emitted)"
 
 
 def run_eagerly(

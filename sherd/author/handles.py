@@ -126,6 +126,11 @@ class Learner:
         A minibatch takes the same number of steps from every environment. With `sequences` it takes
         whole environments instead, all steps in order, as recurrent learning needs.
         """
+        for name, count in (("epochs", epochs), ("minibatches", minibatches)):
+            if not isinstance(count, int) or count < 1:
+                raise UsageError(
+                    f"{name} is {count!r}, but must be 1 or more\n  at {author_source().quoted()}"
+                )
         knobs = (("minibatches", minibatches), *((("sequences", True),) if sequences else ()))
         shuffle = Op("shuffle", "learn", ops.dealer(minibatches, sequences), "env", knobs)
         for _ in self._backend.scope("epochs", epochs):

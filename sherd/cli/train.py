@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
+import os
+import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -111,11 +116,18 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
         f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
     )
     if hints:
-        following = (
-            [f"sherd eval {run_dir}", f"tensorboard --logdir {run_dir}   # after pip install tensorboard"]
-            if run_dir
-            else []
-        )
-        following.append(f"sherd graph {algorithm} {env}")
+        sherd = command_name()
+        following = [f"{sherd} eval {run_dir}"] if run_dir else []
+        if run_dir and importlib.util.find_spec("tensorboard"):
+            following.append(f"tensorboard --logdir {run_dir}")
+        following.append(f"{sherd} graph {algorithm} {env}")
         lines += ["next:", *(f"  {command}" for command in following)]
     return "\n".join(lines)
+
+
+def command_name() -> str:
+    """What the user has to type for this command: its path, where the shell would not find it."""
+    if shutil.which("sherd"):
+        return "sherd"
+    beside = Path(sys.executable).parent / "sherd"
+    return os.path.relpath(beside) if beside.exists() else "python -m sherd"

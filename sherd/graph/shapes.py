@@ -68,6 +68,15 @@ def _explain(op: Op, error: Exception, source: Source) -> UsageError:
     return UsageError(message + (f"\n  fix: {fix}" if fix else ""))
 
 
+def explain_loop(error: Exception, source: Source) -> UsageError:
+    """Say what went wrong in the loop's own text, outside any stage."""
+    where = author_line(error) or source
+    fix = "what is computed from values belongs in a stage (@act, @learn)"
+    if isinstance(error, TypeError) and "argument: 'key'" in str(error):
+        fix = "a method that takes a key must be a stage: put @act or @learn above it"
+    return UsageError(f"in the loop: {type(error).__name__}: {error}\n  at {where.quoted()}\n  fix: {fix}")
+
+
 def author_line(error: BaseException) -> Source | None:
     """The innermost line of the author's own code in an exception's traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_author_file(f.filename)]

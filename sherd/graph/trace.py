@@ -21,11 +21,11 @@ from sherd.author.environments import abstract_begin, abstract_stepping
 from sherd.author.handles import make_handles
 from sherd.author.keys import run_key
 from sherd.author.stage import Op, active
-from sherd.errors import Source, UsageError, author_source
+from sherd.errors import SherdError, Source, UsageError, author_source
 from sherd.graph.ir import Carry, Cell, Graph, Node, Ref, Scope, Stack, Value
 from sherd.graph.prune import prune, renumber
 from sherd.graph.reads import recording, unread_fields, unused_values
-from sherd.graph.shapes import Pair, describe, env_axes, same_type, shape_of
+from sherd.graph.shapes import Pair, describe, env_axes, explain_loop, same_type, shape_of
 from sherd.graph.signature import compare_passes
 from sherd.graph.traced import Traced, is_traced
 from sherd.spaces import EnvSpec
@@ -285,8 +285,14 @@ def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., 
         tracer.cells[name] = tracer.define(name, (small[name], large[name]), source)
     root = dict(tracer.cells)
     tracer._snapshots.append(root)
-    with active(tracer):
-        call_with_handles(loop, make_handles(tracer, algorithm, declared, abstract_stepping(spec)))
+    handles = make_handles(tracer, algorithm, declared, abstract_stepping(spec))
+    try:
+        with active(tracer):
+            call_with_handles(loop, handles)
+    except SherdError:
+        raise
+    except Exception as error:
+        raise explain_loop(error, source) from error
     scope = tracer.finish(root, source)
     cells = tuple(
         Cell(name, first._type, tracer.values[first._ref.value].env_axes, tracer.late_cells.get(name))

@@ -15,7 +15,7 @@ from sherd.author.environments import graph_stepping
 from sherd.author.keys import Frame, run_key
 from sherd.author.types import Episode
 from sherd.envs import describe, make_graph, make_host
-from sherd.errors import RunError
+from sherd.errors import RunError, UsageError
 from sherd.graph import trace_play
 from sherd.lower.host import HostProgram
 from sherd.lower.xla import initial_cells, run_once
@@ -53,6 +53,8 @@ def evaluate(
 
     `trained` holds the parameters and the shared cells of a run.
     """
+    if episodes < 1:
+        raise UsageError(f"cannot evaluate on {episodes} episodes\n  fix: ask for one or more")
     envs = min(episodes, MOST_ENVS)
     quota = -(-episodes // envs)
     returns: list[list[float]] = [[] for _ in range(envs)]

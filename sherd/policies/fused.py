@@ -25,7 +25,8 @@ class Fused(DistributionPolicy):
         if spec.kind == "host":
             raise UsageError(
                 f"Fused needs a graph environment, and {spec.id} is a host simulator\n"
-                "  fix: use --policy Single, or a graph environment such as graph/CartPole-v1, "
+                "  fix: use the policy Single (--policy Single), or a graph environment, "
+                "such as graph/CartPole-v1, "
                 "gymnax/<name> or brax/<name>"
             )
         if self.devices < 0 or (self.devices > 0 and envs % self.devices):

@@ -86,7 +86,9 @@ class Display:
             self._print_line()
 
     def note(self, text: str) -> None:
-        """Print a note; above the panel if there is one."""
+        """Print a note; above the panel if there is one, after the newest line otherwise."""
+        if self._unprinted:
+            self._print_line()
         self._print(f"note: {text}")
 
     def finish(self, summary: dict[str, Any]) -> None:

@@ -124,12 +124,12 @@ class Progress:
         return self._clock() - self._started
 
     def _remaining(self) -> float:
-        """By the mean speed since the first row, which leaves compilation out; before, by the row's own."""
+        """By the mean speed since the first row, which leaves compilation out; unknown before the second."""
         if self._first is None:
             return math.nan
         seconds = self._latest[0] - self._first[0]
         steps = self._latest[1] - self._first[1]
-        rate = steps / seconds if seconds > 0 and steps > 0 else number(self._row.get("steps_per_second"))
+        rate = steps / seconds if seconds > 0 and steps > 0 else 0.0
         left = max(self._info.steps - self._latest[1], 0.0)
         return left / rate if rate > 0 else math.nan
 

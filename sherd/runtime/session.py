@@ -18,6 +18,8 @@ from sherd.graph.ir import Graph
 from sherd.runtime.events import Sink
 from sherd.runtime.rundir import RunDirectory
 
+RECENT_EPISODES = 100  # what the return of a run that was not evaluated is the mean of
+
 
 class Session:
     """Follows a run: turns summaries into rows, watches for failures and Ctrl-C, saves what was learnt."""
@@ -61,7 +63,9 @@ class Session:
             episodes = int(summary["episodes"])
             self.episodes += episodes
             if episodes:
-                self._recent = [*self._recent[-99:], (summary["return_sum"] / episodes, episodes)]
+                self._recent.append((summary["return_sum"] / episodes, episodes))
+                while sum(count for _, count in self._recent[1:]) >= RECENT_EPISODES:
+                    self._recent.pop(0)
             missing = (len(summaries) - 1 - position) * seconds / len(summaries)
             self.sink.iteration(self._row(summary, now - missing, rate))
         self._steady.append((now, self.iteration))
@@ -109,6 +113,10 @@ class Session:
             kept = {name: value for name, value in cells.items() if name not in ("env", "replay")}
             self.directory.save_tree("state", kept)
 
+    def _returns(self) -> np.ndarray:
+        """One number for each of the last episodes: the mean return of the iteration it ended in."""
+        return np.array([value for value, count in self._recent for _ in range(int(count))])
+
     def summary(self) -> dict[str, Any]:
         """The run in a few numbers; returns are those of the last training episodes."""
         seconds = time.perf_counter() - self.began
@@ -117,7 +125,7 @@ class Session:
         if len(self._steady) > 1:
             (t0, i0), (t1, i1) = self._steady[0], self._steady[-1]
             steady = (i1 - i0) * self.per_iteration / max(t1 - t0, 1e-9)
-        returns = np.array([value for value, _ in self._recent])
+        returns = self._returns()
         return {
             "steps": steps,
             "seconds": round(seconds, 3),
