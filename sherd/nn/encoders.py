@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from sherd.errors import UsageError, nearest
+from sherd.nn.convolution import convolve
 from sherd.spaces import MASK_KEY, Space, Tree
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -73,7 +74,14 @@ class NatureCNN(nn.Module):
             x = jnp.moveaxis(x, 1, 3)
         side = min(x.shape[1:3])
         for channels, size, stride, padding in _convolutions(side):
-            x = nn.Conv(channels, (size, size), (stride, stride), padding, kernel_init=_ORTHOGONAL)(x)
+            x = nn.Conv(
+                channels,
+                (size, size),
+                (stride, stride),
+                padding,
+                kernel_init=_ORTHOGONAL,
+                conv_general_dilated=convolve,
+            )(x)
             x = jax.nn.relu(x)
         x = x.reshape((x.shape[0], -1))
         units = self.units or (512 if side >= _NATURE_SIDE else 128)

@@ -349,3 +349,29 @@ def test_a_loop_without_environment_steps():
 
     with pytest.raises(UsageError, match="never steps the environment"):
         check(trace(Idle(), CARTPOLE))
+
+
+def test_a_stage_that_was_not_marked():
+    @dataclass(frozen=True)
+    class Unmarked(Reinforce):
+        def explore(self, params, obs, key):
+            return jax.vmap(jax.random.categorical)(key, obs @ params["w"]).astype(jnp.int32), {}
+
+        def loop(self, env, learner):
+            for _ in env.steps(self.horizon):
+                action, extra = self.explore(learner.params, env.obs)
+                env.step(action, extra)
+
+    assert "put @act or @learn above it" in refused(Unmarked(), "self.explore(learner.params")
+
+
+def test_no_minibatches():
+    @dataclass(frozen=True)
+    class None_(Reinforce):
+        def loop(self, env, learner):
+            rollout = env.unroll(self.explore, learner.params, self.horizon)
+            for batch in learner.shuffled(self.advantages(rollout), 1, 0):
+                learner.step(self.loss, batch)
+
+    with pytest.raises(UsageError, match="minibatches is 0"):
+        trace(None_(), CARTPOLE)

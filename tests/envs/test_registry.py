@@ -218,3 +218,11 @@ def test_simulators_leave_jax_alone():
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_an_environment_without_a_space_is_named():
+    class Spaceless(gymnasium.Env):
+        action_space = gymnasium.spaces.Discrete(2)
+
+    with pytest.raises(UsageError, match="has no observation_space"):
+        describe(Spaceless)

@@ -37,6 +37,11 @@ class LoopEnv:
         self._first_index = first_index
         self._seeds = env_seeds(seed, first_index, num_envs)
         self._envs = [factory() for _ in range(num_envs)]
+        for name in ("observation_space", "action_space"):
+            if getattr(self._envs[0], name, None) is None:
+                raise UsageError(
+                    f"{id}: the environment has no {name}\n  fix: set self.{name} in its __init__"
+                )
         observation, action = self._envs[0].observation_space, self._envs[0].action_space
         require_supported(env_id, "observation", observation)
         require_supported(env_id, "action", action)
