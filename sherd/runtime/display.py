@@ -37,7 +37,7 @@ class Display:
     >>> display.close()
     >>> print(out.getvalue())
     ppo on CartPole-v1  policy single (inline)  seed 1  8 environments
-    steps 20,480/200,000  10%  31,204 steps/s  return 45.2  loss 0.113  elapsed 0:00  left 0:06
+    steps 20,480/200,000  10%  31,204 steps/s  return 45.2  loss 0.113  elapsed 0:00  left -
     """
 
     def __init__(
