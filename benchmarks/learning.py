@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ TASKS = {
 }
 
 
-def measure(name: str, seed: int) -> dict[str, object]:
+def measure(name: str, seed: int) -> dict[str, Any]:
     """Train once and return the result."""
     task = TASKS[name]
     arguments = shlex.split(task.command)
@@ -87,7 +88,7 @@ def measure(name: str, seed: int) -> dict[str, object]:
     return {"task": name, "seed": seed, "command": task.command, **summary}
 
 
-def tables(rows: list[dict[str, object]]) -> tuple[str, str]:
+def tables(rows: list[dict[str, Any]]) -> tuple[str, str]:
     """Markdown, one line per task, long (with commands) and short; a seed's newest result counts."""
     long = ["| task | `sherd train ...` | seeds | return: mean (sd) | lowest seed | steps/s | reference |"]
     short = ["| task | steps | return of 5 seeds: mean (sd) | lowest seed | reference |"]
@@ -132,7 +133,8 @@ def main() -> None:
             row = measure(name, seed)
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(f"{name} seed {seed}: {row['return_mean']:.1f}", file=sys.stderr, flush=True)
+            short_of = "" if row["return_mean"] >= TASKS[name].reached else f"  (below {TASKS[name].reached})"
+            print(f"{name} seed {seed}: {row['return_mean']:.1f}{short_of}", file=sys.stderr, flush=True)
     long, short = tables([json.loads(line) for line in RESULTS.read_text().splitlines()])
     if options.write:
         write_between(ROOT / "docs" / "learning.md", "learning-table", long)

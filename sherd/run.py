@@ -242,6 +242,7 @@ def evaluate(
     run_dir: str | Path, episodes: int = 100, seed: int | None = None, tell: Any = None
 ) -> Evaluation:
     """Evaluate the run in a directory."""
+    prepare_jax()
     for name, value, least in (("episodes", episodes, 1), ("seed", seed or 0, 0)):
         if value < least:
             raise UsageError(f"{name} is {value}, but must be at least {least}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from gymnasium import spaces
 
 from sherd import Algorithm, act, learn, per_env, shared
-from sherd.spaces import EnvSpec
 
 
 def tree_difference(one: Any, two: Any) -> float:
@@ -129,32 +127,3 @@ class QLearning(Algorithm):
             learner.step(self.loss, state.target, sample, when=replay.ready(self.warm_up))
             replay.reprioritise(sample, self.priorities(learner.params, state.target, sample))
             state.target = learner.every(self.sync, learner.params, state.target)
-
-
-class ChainState(NamedTuple):
-    position: Any
-    t: Any
-
-
-class Chain:
-    """A walk to the right with known values: reward 1 a step, five steps, then truncated (or terminated).
-
-    With discount g the value of a state from which the walk goes on forever is 1 / (1 - g); a wrong bootstrap
-    at the truncation gives the value of five steps instead.
-    """
-
-    def __init__(self, terminates: bool = False, length: int = 5) -> None:
-        self.terminates, self.length = terminates, length
-        self.spec = EnvSpec("chain", spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), "graph")
-
-    def reset(self, key):
-        del key
-        return ChainState(jnp.float32(0), jnp.int32(0)), jnp.ones(1)
-
-    def step(self, key, state, action):
-        del key, action
-        t = state.t + 1
-        over = t >= self.length
-        never = jnp.bool_(False)
-        ended = (over, never) if self.terminates else (never, over)
-        return ChainState(state.position + 1, t), jnp.ones(1), jnp.float32(1.0), *ended

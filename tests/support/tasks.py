@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from sherd.spaces import EnvSpec, carried_dtype, space_map
+from sherd.spaces import EnvSpec
 
 DISCOUNT = 0.9
 LENGTH = 5
@@ -128,8 +128,3 @@ class Match:
         reward = 1 - jnp.abs(taken - state).mean()
         target = self._target(key)
         return target, self._observe(target), reward, jnp.bool_(True), jnp.bool_(False)
-
-
-def zeros_like_space(space: spaces.Space) -> Any:
-    """A tree of zeros for one value of a space."""
-    return space_map(lambda leaf: np.zeros(leaf.shape or (), carried_dtype(leaf)), space)
