@@ -23,7 +23,7 @@ from sherd.author.eager import Debugged, run_eagerly
 from sherd.envs import describe, make_graph, make_host
 from sherd.envs.registry import name_of as env_name
 from sherd.errors import SherdWarning, UsageError, nearest
-from sherd.executors import load_executor
+from sherd.executors import choose_executor, load_executor
 from sherd.graph import Graph, check, trace
 from sherd.lower import Order
 from sherd.lower.evaluate import Evaluation
@@ -48,8 +48,8 @@ class RunConfig:
     """The one number that all randomness of the run comes from."""
     envs: int = 8
     """How many environments to step in parallel."""
-    executor: str = "inline"
-    """What the fragments run on: inline (this process)."""
+    executor: str = "auto"
+    """What the fragments run on: inline (this process), process, or auto (what the policy needs)."""
     run_dir: Path | None = None
     """Where to write config.json, metrics.jsonl, TensorBoard events and parameters."""
     eval_episodes: int = 20
@@ -102,6 +102,7 @@ def train(
     run_config = make_config(config)
     spec = describe(env)
     policy.require(spec, run_config.envs)
+    run_config = dataclasses.replace(run_config, executor=choose_executor(run_config.executor, policy))
     start = load_executor(run_config.executor)
     graph = check(trace(algorithm, spec, run_config.envs))
     for text in graph.warnings:
@@ -184,11 +185,7 @@ def make_config(fields: dict[str, Any]) -> RunConfig:
 
 def trained_cells(graph: Graph, cells: dict[str, Any]) -> dict[str, Any]:
     """What evaluation needs: the parameters, and declared state that is not an environment's own."""
-    shared = {
-        cell.name: cells[cell.name]
-        for cell in graph.cells
-        if cell.name not in ("env", "learner", "replay") and all(axis is None for axis in cell.env_axes)
-    }
+    shared = {name: cells[name] for name in graph.shared_cells() if name != "learner"}
     return {"params": cells["learner"].params, **shared}
 
 
@@ -257,7 +254,7 @@ def evaluate(
     algorithm = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
     spec, env = describe(config["env"]), config["env"]
     graph = trace(algorithm, spec, config["run"]["envs"])
-    like = {cell.name: cell.type for cell in graph.cells if cell.name not in ("env", "replay")}
+    like = {cell.name: cell.type for cell in graph.cells if cell.name in graph.shared_cells()}
     cells = directory.load_tree("state", like)
     seed = config["run"]["seed"] + EVALUATION_SEED if seed is None else seed
     return play_episodes(algorithm, env, trained_cells(graph, cells), episodes, seed, tell)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
+
 from sherd.author import ops
 from sherd.author.algorithm import Algorithm
 from sherd.author.replay import Replay
@@ -41,10 +43,13 @@ class Env:
 
     def step(self, action: Tree, extra: Tree = ()) -> Transition:
         """Step every environment; `extra` is recorded with the transition for learning."""
-        stepped, transition, episode = self._backend.call(self._op, (self._backend.read("env"), action))
+        state = self._backend.read("env")
+        stepped, transition, episode = self._backend.call(self._op, (state, action))
         self._backend.write("env", stepped)
-        fields = {name: getattr(transition, name) for name in Transition._fields if name != "extra"}
-        whole = Transition(**fields, extra=extra)
+        # What acting saw and chose is named as itself, so that whoever already has it is not sent it again.
+        seen = {"obs": state.obs, "action": action, "first": state.first, "extra": extra}
+        made = {name: getattr(transition, name) for name in Transition._fields if name not in seen}
+        whole = Transition(**seen, **made)
         self._backend.emit("rollout", whole)
         self._backend.emit("episode", episode)
         return whole
@@ -94,7 +99,7 @@ class Learner:
     @property
     def progress(self) -> Any:
         """How much of the run is done, from 0 to 1: what schedules are functions of."""
-        op = Op("progress", "learn", lambda iteration, total: iteration / total)
+        op = Op("progress", "learn", lambda iteration, total: jnp.minimum(iteration / total, 1.0))
         return self._backend.call(op, (self._backend.iteration, self._backend.total))
 
     def step(

@@ -22,11 +22,14 @@ import jax.numpy as jnp
 Axis = int | Sequence[int] | None
 
 _active: ContextVar[tuple[str, ...]] = ContextVar("sherd_replica_axes", default=())
+_averaged: ContextVar[bool] = ContextVar("sherd_gradients_averaged", default=True)
 
 
 @contextmanager
-def replicas(*names: str) -> Iterator[None]:
+def replicas(*names: str, gradients: bool = True) -> Iterator[None]:
     """While tracing in this block, reductions cover the named mesh axes.
+
+    `gradients=False` leaves gradients as each replica has them, for a server that averages them itself.
 
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("learners",))
     >>> def centred(x):
@@ -36,11 +39,12 @@ def replicas(*names: str) -> Iterator[None]:
     >>> jax.shard_map(centred, mesh=mesh, in_specs=spec, out_specs=spec)(jnp.array([1.0, 3.0])).tolist()
     [-1.0, 1.0]
     """
-    token = _active.set(_active.get() + names)
+    token, averaged = _active.set(_active.get() + names), _averaged.set(gradients)
     try:
         yield
     finally:
         _active.reset(token)
+        _averaged.reset(averaged)
 
 
 def mean(x: jax.Array, axis: Axis = None) -> jax.Array:
@@ -82,6 +86,15 @@ def average(tree: Any) -> Any:
     2.0
     """
     return jax.tree.map(_across, tree)
+
+
+def gradients(tree: Any) -> Any:
+    """What a `grad` node hands on: averaged over all replicas, unless a server does that.
+
+    >>> gradients(jnp.array(2.0)).item()
+    2.0
+    """
+    return average(tree) if _averaged.get() else tree
 
 
 def total(x: Any) -> Any:

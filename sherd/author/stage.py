@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Role = Literal["env", "act", "learn", "grad", "apply", "replay", "eval"]
+Role = Literal["env", "act", "learn", "grad", "apply", "replay", "eval", "send", "receive"]
 KeyKind = Literal["none", "one", "env"]
 # A loop calls a stage without its key, so the signature as written does not bind callers.
 Method = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""`sherd graph`: what one training iteration computes, as text or as a drawing."""
+"""`sherd graph`: what one training iteration computes, whole or cut by a policy, as text or as a drawing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from sherd.cli.arguments import Section, parse, require, take_positionals, value
 from sherd.envs import describe
 from sherd.errors import SherdWarning, UsageError
 from sherd.graph import Graph, check, trace
-from sherd.policies import DistributionPolicy, load_policy
+from sherd.optimise import optimise
+from sherd.policies import load_policy
+from sherd.policies.partition import Fragments, partition
 
 USAGE = "sherd graph ALGORITHM ENV"
 DESCRIPTION = """\
@@ -28,9 +30,9 @@ class Options:
     envs: int = 8
     """How many environments are stepped in parallel."""
     policy: str | None = None
-    """Also say which fragment of this distribution policy owns which node."""
+    """Show how this distribution policy cuts it: the fragments, what crosses between them, their programs."""
     svg: Path | None = None
-    """Draw the graph into this file instead of printing it."""
+    """Draw it into this file instead of printing it."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show tracebacks and the warnings of all libraries."""
 
@@ -56,29 +58,21 @@ def run(arguments: list[str]) -> int:
     graph = check(trace(given.algo, spec, options.envs))
     for text in graph.warnings:
         warnings.warn(text, SherdWarning, stacklevel=1)
+    shown = optimise(partition(graph, given.policy)) if options.policy else graph
     if options.svg:
-        _draw(graph, options.svg)
+        _draw(shown, options.svg)
     else:
-        print(graph, end="")
-        if options.policy:
-            print(fragments(graph, given.policy), end="")
+        print(shown, end="")
     return 0
 
 
-def fragments(graph: Graph, policy: DistributionPolicy) -> str:
-    """Which fragment owns which nodes, a line each."""
-    owned: dict[str, list[str]] = {}
-    for node in graph.nodes():
-        owned.setdefault(policy.fragments[node.role], []).append(node.name)
-    lines = [f"fragment {name} of {policy.name}: {', '.join(nodes)}" for name, nodes in owned.items()]
-    return "\n".join(["", *lines, ""])
-
-
-def _draw(graph: Graph, file: Path) -> None:
+def _draw(shown: Graph | Fragments, file: Path) -> None:
     from sherd.graph.draw import draw
+    from sherd.policies.draw import draw_cut
 
+    drawn = draw(shown) if isinstance(shown, Graph) else draw_cut(shown)
     try:
-        file.write_text(draw(graph), encoding="utf-8")
+        file.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write {file}: {error.strerror}\n  fix: choose another --svg FILE"

@@ -8,9 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from sherd.errors import UsageError, nearest
-from sherd.executors import inline
+from sherd.executors import inline, process
+from sherd.policies import DistributionPolicy, Fused
 
-BUILT_IN: dict[str, Any] = {"inline": inline.start}
+BUILT_IN: dict[str, Any] = {"inline": inline.start, "process": process.start}
+
+
+def choose_executor(name: str, policy: DistributionPolicy) -> str:
+    """The executor that `auto` stands for: processes, if the policy asks for more than one.
+
+    >>> from sherd.policies import Single
+    >>> choose_executor("auto", Single())
+    'inline'
+    """
+    if name != "auto":
+        return name
+    several = sum(fragment.replicas for fragment in policy.fragments()) > 1
+    return "process" if several and not isinstance(policy, Fused) else "inline"
 
 
 def load_executor(name: str) -> Any:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
+from sherd.executors.progress import Progress
 from sherd.lower import Order, Program, build
 
 TARGET_SECONDS = 0.3  # how long one call of a program may take, so that displays and Ctrl-C stay prompt
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Some iterations that were just made: their summaries and when the last one was done."""
-
-    summaries: list[dict[str, float]]
-    seconds: float
 
 
 class InlineRun:
@@ -24,11 +17,12 @@ class InlineRun:
 
     def __init__(self, program: Program, iterations: int, batched: bool) -> None:
         self.program, self._iterations, self._batched = program, iterations, batched
+        self._stopped = False
 
     def __iter__(self) -> Iterator[Progress]:
         """Make all iterations, some at a time."""
         count = 1
-        while self.program.iteration < self._iterations:
+        while self.program.iteration < self._iterations and not self._stopped:
             count = min(count, self._iterations - self.program.iteration)
             began = time.perf_counter()
             first = self.program.iteration == 0
@@ -37,6 +31,21 @@ class InlineRun:
             yield Progress(summaries, seconds)
             if self._batched and not first:  # the first call also compiled
                 count = max(1, min(count * 4, int(count * TARGET_SECONDS / max(seconds, 1e-6))))
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """The state as the last iteration left it."""
+        return self.program.cells
+
+    def stop(self) -> None:
+        """End after the present iteration."""
+        self._stopped = True
+
+    def ledger(self) -> None:
+        """Nothing crosses, so there is nothing to account for."""
+
+    def bottleneck(self) -> None:
+        """One process has no other to wait for."""
 
     def close(self) -> None:
         """End the run and free what it holds."""

@@ -11,15 +11,18 @@ from sherd.errors import Source, UsageError, nearest
 from sherd.graph.ir import Carry, Graph, Node, Ref, Scope, Stack, Value, defines, refs_in
 from sherd.graph.shapes import describe, same_type
 
-ROLES = ("env", "act", "learn", "grad", "apply", "replay", "eval")
+ROLES = ("env", "act", "learn", "grad", "apply", "replay", "eval", "send", "receive")
 
 _OUTSIDE = "pass values out of a loop through a handle (env.rollout, state.<name>)"
 _NUMBERING = "a pass that rewrites graphs must give each value one definition and its own number"
 _TYPING = "a cell keeps its structure, shapes and dtypes from one turn to the next"
 
 
-def check(graph: Graph) -> Graph:
+def check(graph: Graph, whole: bool = True) -> Graph:
     """Return the graph if it is well formed, else raise a UsageError that shows the neighbourhood.
+
+    A fragment's program is not the `whole` loop: it need not step the environment, and what it carries
+    through a scope may come from another fragment instead of from a cell of its own.
 
     >>> from sherd.algorithms.ppo import PPO
     >>> from sherd.envs import describe
@@ -27,15 +30,15 @@ def check(graph: Graph) -> Graph:
     >>> check(trace(PPO(), describe("CartPole-v1"), envs=8)).name
     'PPO'
     """
-    _Checker(graph).graph()
+    _Checker(graph, whole).graph()
     return graph
 
 
 class _Checker:
     """Walks a graph in program order with the values that may be used at each point."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, whole: bool) -> None:
+        self._graph, self._whole = graph, whole
         self._names: set[str] = set()
         self._defined: set[int] = set()
         self._everything = set(_definitions(graph.root))
@@ -47,7 +50,7 @@ class _Checker:
         for value in (graph.iteration, graph.total, *(carry.inner for carry in root.carries)):
             self._define(root, None, value, known)
         self._body(root, known)
-        if graph.steps_per_iteration() == 0:
+        if self._whole and graph.steps_per_iteration() == 0:
             fix = "call env.step or env.unroll in it"
             self._fail(root, None, f"the loop of {graph.name} never steps the environment", root.source, fix)
 
@@ -93,10 +96,13 @@ class _Checker:
     def _carried(self, scope: Scope, carry: Carry, given: Any, what: str, item: Scope | None = None) -> None:
         """A cell has one type wherever it is: entering a scope, in it, and leaving it."""
         names = [cell.name for cell in self._graph.cells]
-        if carry.cell not in names:
+        if carry.cell in names:
+            held = self._graph.cells[names.index(carry.cell)].type
+        elif not self._whole:
+            held = self._graph.values[carry.inner].type
+        else:
             problem = f"scope {(item or scope).name!r} carries {carry.cell!r}, which is no state cell"
             self._fail(scope, item, problem, (item or scope).source, nearest(carry.cell, names))
-        held = self._graph.cells[names.index(carry.cell)].type
         if not same_type(held, given):
             problem = f"cell {carry.cell!r} holds {describe(held)}, but {what} is {describe(given)}"
             self._fail(scope, item, problem, (item or scope).source, _TYPING)

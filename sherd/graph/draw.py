@@ -12,29 +12,14 @@ from html import escape
 
 from sherd.graph.draw_layout import HEADER, INSET, LETTER, LOOP, MARGIN, ROW, Layout, Wire, lay_out
 from sherd.graph.draw_model import Box, Frame, Row, boxes, diagram, frames
+from sherd.graph.draw_svg import ROLES, SANS, document, rect, text
 from sherd.graph.ir import Graph
 
-_ROLES = {
-    "env": ("#2e7d4f", "#e3f3e8"),
-    "act": ("#1f6fb2", "#e1eefa"),
-    "learn": ("#6a4fb3", "#ece7f8"),
-    "grad": ("#b8641a", "#fbebda"),
-    "apply": ("#b3364a", "#fae2e5"),
-    "replay": ("#0f7c80", "#dbf1f1"),
-    "eval": ("#6b6f2b", "#f1f2d8"),
-    "stack": ("#5b6470", "#eceff2"),
-    "report": ("#5b6470", "#eceff2"),
-    "turn": ("#5b6470", "#eceff2"),
-    "given": ("#5b6470", "#f5f6f8"),
-    "cell": ("#3b4350", "#fdf6dc"),
-}
 _LINES = ("#3f8f5f", "#c2571a", "#3b78c4", "#8a56b8", "#b58900", "#b3364a", "#0f7c80", "#7a5c3e", "#5b6470")
 _LEGEND = (
     "Left: each state cell has a line; → reads it, ← writes it, dashed carries it into the next turn. "
     "Right: values, from maker to users."
 )
-_FONT = "ui-monospace,'SF Mono',Menlo,'DejaVu Sans Mono',Consolas,monospace"
-_SANS = "system-ui,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif"
 
 
 def draw(graph: Graph) -> str:
@@ -54,43 +39,29 @@ def draw(graph: Graph) -> str:
     parts += [_loops(layout), *(_wire(wire) for wire in layout.wires)]
     width, height = layout.size[0] + MARGIN, layout.size[1] + MARGIN
     width = max(width, 760.0)  # the legend's
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" font-family="{_FONT}" font-size="11">\n'
-        f"<title>{escape(layout.diagram.title)}</title>\n"
-        f'<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
-
-
-def _text(x: float, y: float, text: str, style: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" xml:space="preserve" {style}>{escape(text)}</text>'
-
-
-def _rect(place: tuple[float, float, float, float], style: str) -> str:
-    x, y, width, height = place
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
+    return document((width, height), layout.diagram.title, parts)
 
 
 def _heading(layout: Layout) -> str:
     shown = layout.diagram
     parts = [
-        _text(
-            MARGIN, 34, shown.title, f'font-family="{_SANS}" font-size="20" font-weight="700" fill="#1b2027"'
+        text(
+            MARGIN, 34, shown.title, f'font-family="{SANS}" font-size="20" font-weight="700" fill="#1b2027"'
         ),
-        _text(MARGIN, 54, shown.subtitle, f'font-family="{_SANS}" font-size="12" fill="#5b6470"'),
+        text(MARGIN, 54, shown.subtitle, f'font-family="{SANS}" font-size="12" fill="#5b6470"'),
     ]
     x = MARGIN
     for role in shown.roles:
-        strong, pale = _ROLES[role]
+        strong, pale = ROLES[role]
         parts.append(
             f'<rect x="{x:.1f}" y="65" width="12" height="12" rx="3" fill="{pale}" stroke="{strong}"/>'
         )
-        parts.append(_text(x + 17, 75, role, f'fill="{strong}"'))
+        parts.append(text(x + 17, 75, role, f'fill="{strong}"'))
         x += 17 + LETTER * len(role) + 16
-    parts.append(_text(MARGIN, 96, _LEGEND, f'font-family="{_SANS}" font-size="11" fill="#5b6470"'))
+    parts.append(text(MARGIN, 96, _LEGEND, f'font-family="{SANS}" font-size="11" fill="#5b6470"'))
     if shown.empty:
         y = shown.cells[-1].y + shown.cells[-1].height + 16
-        parts.append(_text(layout.left, y, f"empty state: {', '.join(shown.empty)}", 'fill="#8a929c"'))
+        parts.append(text(layout.left, y, f"empty state: {', '.join(shown.empty)}", 'fill="#8a929c"'))
     return "\n".join(parts)
 
 
@@ -100,9 +71,9 @@ def _frame(layout: Layout, frame: Frame) -> str:
     source_x = layout.left + layout.width - LETTER * len(frame.source) - 8
     return "\n".join(
         [
-            _rect((x, frame.y, frame.right - x, frame.height), f'rx="10" fill="{fill}" stroke="#aab4c0"'),
-            _text(layout.left, frame.y + 20, frame.title, 'font-size="13" font-weight="700" fill="#1b2027"'),
-            _text(source_x, frame.y + 20, frame.source, 'fill="#8a929c"'),
+            rect((x, frame.y, frame.right - x, frame.height), f'rx="10" fill="{fill}" stroke="#aab4c0"'),
+            text(layout.left, frame.y + 20, frame.title, 'font-size="13" font-weight="700" fill="#1b2027"'),
+            text(source_x, frame.y + 20, frame.source, 'fill="#8a929c"'),
         ]
     )
 
@@ -152,7 +123,7 @@ def _loops(layout: Layout) -> str:
 
 
 def _wire(wire: Wire) -> str:
-    colour = _ROLES[wire.role][0]
+    colour = ROLES[wire.role][0]
     low, high = wire.span()
     x, y = wire.start
     if wire.role == "turn":
@@ -178,7 +149,7 @@ def _arrow(x: float, y: float, way: str, colour: str) -> str:
 
 def _box(layout: Layout, box: Box) -> str:
     x, width = layout.left, layout.width
-    strong, pale = _ROLES[box.kind]
+    strong, pale = ROLES[box.kind]
     if box.kind in ("cell", "given"):
         strong = _colour(layout, box.title)
     hint = f"{box.title}: {box.hint}" if box.hint else box.title
@@ -188,12 +159,12 @@ def _box(layout: Layout, box: Box) -> str:
     note = x + 10 + LETTER * 1.14 * (len(box.title) + 1.5)  # titles are set 1.14 times as wide
     parts = [
         f"<g><title>{escape(hint)}</title>",
-        _rect(place, 'rx="6" fill="#ffffff"'),
+        rect(place, 'rx="6" fill="#ffffff"'),
         f'<path d="{header}" fill="{pale}"/>',
-        _rect(place, f'rx="6" fill="none" stroke="{strong}" stroke-width="1.2"'),
-        _text(x + 10, box.y + 16, box.title, f'font-size="12.5" font-weight="700" fill="{strong}"'),
-        _text(note, box.y + 16, box.note, 'fill="#5b6470"'),
-        _text(x + width - 8 - LETTER * len(box.source), box.y + 16, box.source, 'fill="#5b6470"'),
+        rect(place, f'rx="6" fill="none" stroke="{strong}" stroke-width="1.2"'),
+        text(x + 10, box.y + 16, box.title, f'font-size="12.5" font-weight="700" fill="{strong}"'),
+        text(note, box.y + 16, box.note, 'fill="#5b6470"'),
+        text(x + width - 8 - LETTER * len(box.source), box.y + 16, box.source, 'fill="#5b6470"'),
     ]
     return "\n".join([*parts, *(_row(layout, row, strong) for row in box.rows), "</g>"])
 
@@ -205,7 +176,7 @@ def _row(layout: Layout, row: Row, colour: str) -> str:
         path = f"M{x:.1f} {row.y - ROW / 2:.1f}h{width:.1f}"
         parts.append(f'<path d="{path}" stroke="{colour}" stroke-opacity=".25"/>')
     if row.left:
-        parts.append(_text(x + 10, row.y + 4, row.left, 'fill="#1b2027"'))
+        parts.append(text(x + 10, row.y + 4, row.left, 'fill="#1b2027"'))
     if row.right:
-        parts.append(_text(x + width - 10 - LETTER * len(row.right), row.y + 4, row.right, 'fill="#1b2027"'))
+        parts.append(text(x + width - 10 - LETTER * len(row.right), row.y + 4, row.right, 'fill="#1b2027"'))
     return "\n".join(parts)

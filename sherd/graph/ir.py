@@ -142,6 +142,14 @@ class Graph:
         """Every node in program order."""
         return walk(self.root)
 
+    def shared_cells(self) -> list[str]:
+        """The cells that all environments share and that have something in them: what is kept of a run."""
+        return [
+            cell.name
+            for cell in self.cells
+            if cell.name not in ("env", "replay") and all(axis is None for axis in cell.env_axes) and cell.env_axes
+        ]
+
     def steps_per_iteration(self) -> int:
         """How many environment steps one iteration makes, over all environments."""
         return self.envs * sum(trips for node, trips in _with_trips(self.root, 1) if node.role == "env")

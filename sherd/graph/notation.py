@@ -36,6 +36,7 @@ class Notation:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._names = {graph.iteration: "iteration", graph.total: "total"}
+        self._received: dict[int, tuple[str, ...]] = {}  # the parts of messages have names of their own
         self._name(graph.root)
         cells = [cell for cell in graph.cells if len(cell.env_axes) > 1]
         self._like = {cell.name: (cell.type, cell.env_axes) for cell in cells}
@@ -51,6 +52,9 @@ class Notation:
                 self._name(item)
             else:
                 self._names[item.output] = item.name
+                parts = dict(item.op.knobs).get("parts") if item.role == "receive" else None
+                if parts:
+                    self._received[item.output] = parts
 
     def value(self, value: int) -> str:
         """A value, numbered and named: `%9:env`."""
@@ -59,7 +63,14 @@ class Notation:
 
     def use(self, ref: Ref) -> str:
         """A use of a value or of a part of it: `%9:env.obs`."""
+        parts = self._received.get(ref.value)
+        if parts and ref.path:
+            return f"%{ref.value}:{parts[ref.path[0][1]]}{Ref(0, ref.path[1:]).suffix()}"
         return self.value(ref.value) + ref.suffix()
+
+    def name(self, ref: Ref) -> str:
+        """The same without the number: `env.obs`."""
+        return self.use(ref).split(":", 1)[-1]
 
     def tree(self, tree: Any) -> str:
         """A pytree of uses and constants; parts that keep their name are written as what they are part of.
@@ -73,11 +84,18 @@ class Notation:
             return "(" + ", ".join(self.tree(part) for part in tree) + ")" if _is_plain(tree) else repr(tree)
         words: list[str] = []
         for name, part in parts:
-            whole = _whole(name, part)
-            word = self.use(whole) if whole else f"{name} {self.tree(part)}"
+            word = self._whole(name, part) or f"{name} {self.tree(part)}"
             if not self.is_empty(part) and word not in words:
                 words.append(word)
         return words[0] if len(words) == 1 and words[0][0] == "%" else "{" + ", ".join(words) + "}"
+
+    def _whole(self, name: str, part: Any) -> str:
+        """What a use is the part `name` of."""
+        if isinstance(part, Ref) and part.path and part.path[-1][1] == name:
+            return self.use(Ref(part.value, part.path[:-1]))
+        received = isinstance(part, Ref) and part.value in self._received
+        use = self.use(part) if received else ""
+        return use.removesuffix(f".{name}") if use.endswith(f".{name}") else ""
 
     def is_empty(self, tree: Any) -> bool:
         """Whether a pytree of uses and constants holds no arrays."""
@@ -114,6 +132,16 @@ class Notation:
                 return f"like {cell}"
         return render_type(type_, axes)
 
+    def message(self, node: Node) -> str:
+        """The named parts of what a node receives."""
+        value = self._graph.values[node.output]
+        texts = [self._part(t, a) for t, a in zip(value.type, value.axes_tree())]
+        pairs = zip(texts, self._received[node.output])
+        groups = [
+            (", ".join(n for _, n in group), text) for text, group in groupby(pairs, key=lambda p: p[0])
+        ]
+        return "{" + ", ".join(f"{names} {text}" for names, text in groups) + "}"
+
     def arguments(self, node: Node) -> list[str]:
         """The inputs of a node as its call shows them."""
         shown = []
@@ -132,13 +160,6 @@ def _parameters(node: Node) -> list[str]:
         parameters = ()  # type: ignore[assignment]
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     return names + [""] * (len(node.inputs) - len(names))
-
-
-def _whole(name: str, part: Any) -> Ref | None:
-    """What a use is the part `name` of."""
-    if isinstance(part, Ref) and part.path and part.path[-1][1] == name:
-        return Ref(part.value, part.path[:-1])
-    return None
 
 
 def _is_record(tree: Any) -> bool:

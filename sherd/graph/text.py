@@ -34,7 +34,7 @@ def render(graph: Graph) -> str:
 def _states(graph: Graph) -> list[str]:
     values = {carry.cell: graph.values[carry.inner] for carry in graph.root.carries}
     full = [cell for cell in graph.cells if jax.tree.leaves(cell.type)]
-    width = max(len(f"%{values[cell.name].id}:{cell.name}") for cell in full)
+    width = max((len(f"%{values[cell.name].id}:{cell.name}") for cell in full), default=0)
     lines = []
     for cell in full:
         value = values[cell.name]
@@ -99,13 +99,15 @@ def _leaves(graph: Graph, notation: Notation, scope: Scope, indent: str) -> list
 def _node(graph: Graph, notation: Notation, node: Node, indent: str) -> list[str]:
     """The call, then its type: behind it, below it, or part by part as uses index it."""
     call = _call_line(notation, node)
+    if node.role == "send":
+        return _call(indent, call, node)
     value = graph.values[node.output]
     below = indent + " " * (len(f"{node.role:<6} %{value.id} = "))
-    parts = notation.parts(value)
+    parts = notation.parts(value) if node.role != "receive" else None
     if parts is not None:
         wrapped = [line for part in parts for line in _wrapped(below + part, below + "     ")]
         return [*_call(indent, call, node), *(wrapped or [f"{below}: ()"])]
-    whole = notation.type(value)
+    whole = notation.type(value) if node.role != "receive" else notation.message(node)
     if len(f"{indent}{call} : {whole}") <= _WIDTH - 2:
         return [_sourced(f"{indent}{call} : {whole}", node)]
     return [*_call(indent, call, node), *_typed(below, whole)]
@@ -116,8 +118,16 @@ def _typed(indent: str, text: str) -> list[str]:
 
 
 def _call_line(notation: Notation, node: Node) -> str:
+    if node.role == "receive":
+        return f"receive %{node.output} = {_crossing(node)}"
+    if node.role == "send":
+        return f"send   {_crossing(node)}({', '.join(map(notation.tree, node.inputs))})"
     arguments = ", ".join(notation.arguments(node))
     return f"{node.role:<6} %{node.output} = {node.name}({arguments}){_KEYS[node.op.key]}"
+
+
+def _crossing(node: Node) -> str:
+    return node.name.removeprefix(f"{node.role} ")
 
 
 def render_item(graph: Graph, item: Node | Scope) -> str:

@@ -40,6 +40,8 @@ class _Buffers:
             extra=(),
         )
         self.episode = Episode(np.zeros(lead, bool), np.zeros(lead, np.float32), np.zeros(lead, np.int32))
+        self.before = jax.tree.map(lambda a: a[:trips], self.state)
+        self.after = jax.tree.map(lambda a: a[1:], self.state)
         self.states = [jax.tree.map(lambda a, i=i: a[i], self.state) for i in range(trips + 1)]
         transitions = [jax.tree.map(lambda a, i=i: a[i], self.transition) for i in range(trips)]
         episodes = [jax.tree.map(lambda a, i=i: a[i], self.episode) for i in range(trips)]
@@ -93,7 +95,12 @@ class Driver:
     @property
     def stacked(self) -> Stepped:
         """What the turns since `begin` handed out, stacked: no copy is made."""
-        return self._current.state, self._current.transition, self._current.episode
+        return self._current.after, self._current.transition, self._current.episode
+
+    @property
+    def entered(self) -> EnvState:
+        """The states that those turns began with, stacked."""
+        return self._current.before
 
     def start(self) -> EnvState:
         """Reset the simulators."""

@@ -17,8 +17,11 @@ from sherd.author.types import Episode
 from sherd.envs import describe, make_graph, make_host
 from sherd.errors import RunError, UsageError
 from sherd.graph import trace_play
-from sherd.lower.host import HostProgram
+from sherd.lower.begin import begin_host_program
+from sherd.lower.host import Setting
+from sherd.lower.share import Share
 from sherd.lower.xla import initial_cells, run_once
+from sherd.policies.project import whole_cells
 
 MOST_ENVS = 16
 STEPS_PER_CALL = 64
@@ -80,7 +83,8 @@ def _play(algorithm: Algorithm, env: Any, trained: dict[str, Any], envs: int, se
     spec = describe(env)
     graph = trace_play(algorithm, spec, envs, STEPS_PER_CALL)
     if spec.kind == "host":
-        program = HostProgram(graph, algorithm, make_host(env, envs, seed), seed, 1)
+        setting = Setting(seed, 1, Share.of_replica(envs), make_host(env, envs, seed))
+        program = begin_host_program(graph, whole_cells(graph), algorithm, setting)
         program.cells = _with_trained(program.cells, trained)
         try:
             while True:

@@ -10,9 +10,14 @@ import jax
 from sherd.author.algorithm import Algorithm
 from sherd.envs import make_graph, make_host
 from sherd.graph.ir import Graph
-from sherd.lower.host import HostProgram
-from sherd.lower.xla import LONGEST_CALL, XlaProgram
+from sherd.lower.begin import begin_host_program
+from sherd.lower.host import Setting
+from sherd.lower.share import Share
+from sherd.lower.xla import LONGEST_CALL, XlaProgram, mesh_of_devices
+from sherd.optimise import TOGETHER, optimise
 from sherd.policies import DistributionPolicy, Fused
+from sherd.policies.partition import partition
+from sherd.policies.project import projection
 
 
 class Program(Protocol):
@@ -42,19 +47,24 @@ class Order:
 
 
 def build(order: Order) -> Program:
-    """Lower a graph to the program that suits its environment and policy."""
-    order.policy.require(order.graph.spec, order.graph.envs)
+    """Lower a whole run to one program: all fragments are in this process, so they become one."""
+    cut = optimise(partition(order.graph, order.policy), TOGETHER)
+    whole = projection(cut, cut.fragments[0].name)
     if order.graph.spec.kind == "host":
-        host = make_host(order.env, order.graph.envs, order.seed)
-        return HostProgram(order.graph, order.algorithm, host, order.seed, order.iterations)
+        env = make_host(order.env, order.graph.envs, order.seed)
+        share = Share.of_replica(order.graph.envs)
+        setting = Setting(order.seed, order.iterations, share, env)
+        return begin_host_program(whole.graph, whole.held, order.algorithm, setting)
     fused = isinstance(order.policy, Fused)
     return XlaProgram(
-        order.graph,
+        whole.graph,
         order.algorithm,
         make_graph(order.env),
         order.seed,
         order.iterations,
-        devices=_devices(order.policy, order.graph.envs) if isinstance(order.policy, Fused) else 1,
+        mesh=mesh_of_devices(_devices(order.policy, order.graph.envs), order.graph.envs)
+        if isinstance(order.policy, Fused)
+        else None,
         longest_call=LONGEST_CALL if fused else 1,
     )
 

@@ -15,6 +15,9 @@ from sherd.lower.interpret import Values, run_items
 
 Item = Node | Scope
 
+MESSAGES = ("send", "receive")
+REDUCING = ("learn", "grad", "apply", "replay")
+
 
 def _never(*args: Any) -> Any:
     raise RuntimeError("a host environment was stepped inside a compiled region")
@@ -23,23 +26,30 @@ def _never(*args: Any) -> Any:
 NO_ENVIRONMENT = EnvironmentStep(_never)
 
 
-def on_host(item: Item) -> bool:
-    """Whether an item steps a host environment, so that it cannot be compiled."""
-    nodes = [item] if isinstance(item, Node) else list(walk(item))
-    return any(node.role == "env" for node in nodes)
+def roles_in(item: Item) -> set[str]:
+    """The roles of a node, or of all nodes in a scope."""
+    return {node.role for node in ([item] if isinstance(item, Node) else walk(item))}
 
 
-def split(body: tuple[Item, ...]) -> list[Item | list[Item]]:
-    """Host items by themselves, and between them lists of items that compile together."""
+def split(body: tuple[Item, ...], host: set[str], spmd: bool = False) -> list[Item | list[Item]]:
+    """Items with a role that only the host can play by themselves, and between them lists that compile together.
+
+    With `spmd` a list either reduces over replicas or does not: only the former need all of them at once.
+    """
     parts: list[Item | list[Item]] = []
     for item in body:
-        if on_host(item):
+        if roles_in(item) & host:
             parts.append(item)
-        elif parts and isinstance(parts[-1], list):
+        elif parts and isinstance(parts[-1], list) and not (spmd and reduces(parts[-1]) != reduces([item])):
             parts[-1].append(item)
         else:
             parts.append([item])
     return parts
+
+
+def reduces(items: list[Item]) -> bool:
+    """Whether items may reduce over the environments of all replicas."""
+    return any(roles_in(item) & set(REDUCING) for item in items)
 
 
 def inputs_of(items: list[Item]) -> list[Ref]:
@@ -75,23 +85,33 @@ class Region:
     inputs: list[Ref]
     outputs: list[int]
     donated: list[Ref]
+    stepping: EnvironmentStep = NO_ENVIRONMENT
 
-    def compile(self) -> Callable[..., tuple[Any, ...]]:
+    @property
+    def kept(self) -> list[Ref]:
+        """The inputs that are not given up."""
+        return [ref for ref in self.inputs if ref not in self.donated]
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
         """A function (donated, kept, clock, seed, env_index) -> outputs.
 
         `clock` is one small integer array (iteration, total, turns ...): one argument is cheaper than many.
         """
-        kept = [ref for ref in self.inputs if ref not in self.donated]
+        kept = self.kept
 
         def region(given: Any, others: Any, clock: Any, seed: Any, env_index: Any) -> tuple[Any, ...]:
             known = dict(zip(self.donated, given)) | dict(zip(kept, others))
             turns = tuple(clock[2 + depth] for depth in range(clock.shape[0] - 2))
             values = Values(known)
-            run_items(self.items, values, Frame(seed, clock[0], clock[1], env_index, turns), NO_ENVIRONMENT)
+            run_items(self.items, values, Frame(seed, clock[0], clock[1], env_index, turns), self.stepping)
             outputs = tuple(values[Ref(output)] for output in self.outputs)
             return _apart(outputs, (given, others))
 
-        return jax.jit(region, donate_argnums=0)
+        return region
+
+    def compile(self) -> Callable[..., tuple[Any, ...]]:
+        """The function as one XLA call."""
+        return jax.jit(self.function(), donate_argnums=0)
 
 
 def _apart(outputs: Any, inputs: Any) -> Any:

@@ -23,9 +23,9 @@ from sherd.author.types import EnvironmentStep
 from sherd.errors import UsageError
 from sherd.graph.ir import Graph, Ref
 from sherd.lower.interpret import Values, run_items
+from sherd.lower.spmd import AXIS
 from sherd.lower.summary import Summary, across_replicas, metric_names, summarise_episodes, summarise_reports
 
-AXIS = "replicas"
 LONGEST_CALL = 256  # iterations that one call may make; their summaries are kept in arrays of this length
 
 
@@ -60,6 +60,19 @@ def initial_cells(graph: Graph, algorithm: Any, env: Any, frame: Frame) -> dict[
     return {**cells, **late}
 
 
+def mesh_of_devices(count: int, envs: int) -> Mesh | None:
+    """A mesh over some of this process' devices, to spread environments over; None for one."""
+    if count == 1:
+        return None
+    available = jax.local_devices()
+    if len(available) < count or envs % count:
+        raise UsageError(
+            f"{envs} environments cannot be spread over {count} devices "
+            f"({len(available)} available)\n  fix: use --envs divisible by the number of devices"
+        )
+    return Mesh(np.array(available[:count]), (AXIS,))
+
+
 @dataclass
 class XlaProgram:
     """A graph compiled to one program, with the state it works on."""
@@ -69,26 +82,18 @@ class XlaProgram:
     env: Any
     seed: int
     total: int
-    devices: int = 1
+    mesh: Mesh | None = None
     longest_call: int = LONGEST_CALL
 
     def __post_init__(self) -> None:
         self.iteration = 0
         self.frame = Frame(run_key(self.seed), 0, self.total, jnp.arange(self.graph.envs))
-        self._mesh = self._make_mesh()
         self.cells = self._initial()
         self._call = self._compile()
-
-    def _make_mesh(self) -> Mesh | None:
-        if self.devices == 1:
-            return None
-        available = jax.local_devices()
-        if len(available) < self.devices or self.graph.envs % self.devices:
-            raise UsageError(
-                f"{self.graph.envs} environments cannot be spread over {self.devices} devices "
-                f"({len(available)} available)\n  fix: use --envs divisible by the number of devices"
-            )
-        return Mesh(np.array(available[: self.devices]), (AXIS,))
+        self._place: tuple[Any, Any] = (self.frame.seed, self.frame.env_index)
+        if self.mesh is not None:
+            seed = jax.random.key_data(self.frame.seed)  # a typed key cannot be spread over processes
+            self._place = (self._spread(seed, P()), self._spread(self.frame.env_index, P(AXIS)))
 
     def _initial(self) -> dict[str, Any]:
         @jax.jit
@@ -96,11 +101,16 @@ class XlaProgram:
             return initial_cells(self.graph, self.algorithm, self.env, Frame(seed, 0, self.total, index))
 
         cells: dict[str, Any] = separate(build(self.frame.seed, self.frame.env_index))
-        if self._mesh is None:
+        if self.mesh is None:
             return cells
-        mesh = self._mesh
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs(cells))
-        return jax.device_put(cells, shardings)
+        return jax.tree.map(self._spread, cells, self._specs(cells))
+
+    def _spread(self, leaf: Any, spec: P) -> Any:
+        """An array over the mesh, of which every process knows the whole."""
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(
+            whole.shape, NamedSharding(self.mesh, spec), lambda index: whole[index]
+        )
 
     def _specs(self, cells: dict[str, Any]) -> dict[str, Any]:
         """Which axis of every leaf is spread over the devices."""
@@ -133,17 +143,19 @@ class XlaProgram:
 
             return jax.lax.fori_loop(0, count, body, (cells, blank))
 
-        if self._mesh is None:
+        if self.mesh is None:
             return jax.jit(many, donate_argnums=0)
 
-        def replicated(*args: Any) -> tuple[Any, Summary]:
+        def replicated(
+            cells: Any, start: Any, count: Any, total: Any, seed: Any, index: Any
+        ) -> tuple[Any, Summary]:
             with reduce.replicas(AXIS):
-                return many(*args)
+                return many(cells, start, count, total, jax.random.wrap_key_data(seed), index)
 
         specs = self._specs(self.cells)
         sharded = jax.shard_map(
             replicated,
-            mesh=self._mesh,
+            mesh=self.mesh,
             in_specs=(specs, P(), P(), P(), P(), P(AXIS)),
             out_specs=(specs, P()),
             check_vma=False,
@@ -156,7 +168,7 @@ class XlaProgram:
         while count:
             some = min(count, self.longest_call)
             args = (np.int32(self.iteration), np.int32(some), np.int32(self.total))
-            self.cells, kept = self._call(self.cells, *args, self.frame.seed, self.frame.env_index)
+            self.cells, kept = self._call(self.cells, *args, *self._place)
             columns = jax.device_get(kept)
             rows += [{name: float(column[i]) for name, column in columns.items()} for i in range(some)]
             self.iteration += some

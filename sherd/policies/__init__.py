@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from sherd.errors import UsageError, nearest
 from sherd.imports import is_path, load_object
-from sherd.policies.base import DistributionPolicy
+from sherd.policies.base import DistributionPolicy, Fragment
+from sherd.policies.central import Central
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.environments import Environments
+from sherd.policies.fine import SingleLearnerFine
 from sherd.policies.fused import Fused
+from sherd.policies.multi import MultiLearner
 from sherd.policies.single import Single
 
-BUILT_IN: dict[str, type[DistributionPolicy]] = {"Single": Single, "Fused": Fused}
+_POLICIES = (Single, SingleLearnerCoarse, SingleLearnerFine, MultiLearner, Fused, Environments, Central)
+BUILT_IN: dict[str, type[DistributionPolicy]] = {policy.__name__: policy for policy in _POLICIES}
 
-__all__ = ["BUILT_IN", "DistributionPolicy", "Fused", "Single", "load_policy"]
+__all__ = ["BUILT_IN", "DistributionPolicy", "Fragment", "Fused", "Single", "load_policy"]
 
 
 def load_policy(name: str) -> type[DistributionPolicy]:

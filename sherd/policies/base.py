@@ -1,4 +1,4 @@
-"""DistributionPolicy: an assignment of the graph's roles to fragments. Nothing else.
+"""DistributionPolicy: an assignment of the graph's nodes to fragments. Nothing else.
 
 Which values cross between fragments, who sends and who waits is derived from the assignment.
 """
@@ -8,15 +8,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sherd.errors import UsageError
+from sherd.graph.ir import Node
 from sherd.spaces import EnvSpec
+
+LEARNING = ("learn", "grad", "apply", "replay", "eval")
+ROLES = ("env", "act", *LEARNING)
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of the graph that runs in one place: which roles it owns, and how many replicas it has.
+
+    Replicas share the environments evenly: replica i of n holds the i-th of n equal ranges.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    replicas: int = 1
+    ring: int = 1  # groups that a replica's environments are stepped in, set by the optimiser
+
+    @property
+    def kind(self) -> str:
+        """What a person would call such a worker.
+
+        >>> Fragment("simulators", ("env",)).kind, Fragment("a", ("env", "act")).kind
+        ('environment', 'actor')
+        """
+        owned = set(self.roles)
+        if owned & {"learn", "grad", "replay"}:
+            return "learner"
+        if "apply" in owned:
+            return "server"
+        return {"env": "environment", "act": "policy"}.get("".join(sorted(owned)), "actor")
 
 
 @dataclass(frozen=True)
 class DistributionPolicy:
     """Subclass it as a frozen dataclass whose fields are what a user may choose at launch."""
 
-    # role -> name of the fragment that owns the nodes of that role
-    fragments: ClassVar[dict[str, str]] = {}
+    # Asynchronous: parameters arrive as their latest value and samples wait in bounded queues. A policy that
+    # can be so declares the two as fields.
+    asynchronous: ClassVar[bool] = False
+    max_staleness: ClassVar[int] = 0
+
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments. Together they own every role, and no role twice."""
+        raise NotImplementedError(f"{type(self).__name__} does not define fragments()")
+
+    def owner(self, node: Node) -> str:
+        """The name of the fragment that owns a node: the one with its role, unless a policy knows better."""
+        for fragment in self.fragments():
+            if node.role in fragment.roles:
+                return fragment.name
+        raise UsageError(
+            f"{self.name} gives the role {node.role!r} of {node.name!r} to no fragment\n"
+            f"  at {node.source.quoted()}\n"
+            f"  fix: name {node.role!r} among the roles of one of its fragments"
+        )
 
     @property
     def name(self) -> str:
@@ -24,4 +73,16 @@ class DistributionPolicy:
 
     def require(self, spec: EnvSpec, envs: int) -> None:
         """Raise a UsageError if this policy cannot hold such an environment."""
-        del spec, envs
+        del spec
+        for fragment in self.fragments():
+            if fragment.replicas < 1:
+                raise UsageError(
+                    f"{self.name}: {fragment.replicas} {fragment.name} cannot work\n  fix: ask for 1 or more"
+                )
+            if envs % fragment.replicas:
+                raise UsageError(
+                    f"{self.name}: {envs} environments cannot be shared evenly by {fragment.replicas} "
+                    f"{fragment.name}\n  fix: use --envs with a multiple of {fragment.replicas}"
+                )
+        if self.asynchronous and self.max_staleness < 0:
+            raise UsageError(f"{self.name}: max_staleness is {self.max_staleness}, but cannot be negative")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sherd.errors import UsageError
-from sherd.policies.base import DistributionPolicy
-from sherd.policies.single import ROLES
+from sherd.policies.base import ROLES, DistributionPolicy, Fragment
 from sherd.spaces import EnvSpec
 
 
@@ -18,7 +16,9 @@ class Fused(DistributionPolicy):
     devices: int = 0
     """Devices to spread the environments over; 0: all local ones. On a CPU, more are made on request."""
 
-    fragments: ClassVar[dict[str, str]] = dict.fromkeys(ROLES, "main")
+    def fragments(self) -> tuple[Fragment, ...]:
+        """One."""
+        return (Fragment("main", ROLES),)
 
     def require(self, spec: EnvSpec, envs: int) -> None:
         """Only an environment that is itself in-graph can be part of the program."""

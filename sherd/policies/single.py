@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from sherd.policies.base import DistributionPolicy
-
-ROLES = ("env", "act", "learn", "grad", "apply", "replay", "eval")
+from sherd.policies.base import ROLES, DistributionPolicy, Fragment
 
 
 @dataclass(frozen=True)
 class Single(DistributionPolicy):
     """Everything in one process: a host loop around compiled regions."""
 
-    fragments: ClassVar[dict[str, str]] = dict.fromkeys(ROLES, "main")
+    def fragments(self) -> tuple[Fragment, ...]:
+        """One."""
+        return (Fragment("main", ROLES),)

@@ -11,7 +11,7 @@ import atexit
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,14 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sherd.runtime.events import Row, RunInfo
+from sherd.runtime.fragment_table import fragments_line
 from sherd.runtime.progress import Progress, format_number, pairs, title
+from sherd.runtime.status import FragmentStatus
 
 _SECONDS_BETWEEN_LINES = 2.0
+_SECONDS_BETWEEN_FRAGMENTS = 10.0
 _REFRESH_PER_SECOND = 4
+_BOTTLENECK = "bottleneck"  # of a summary: a whole sentence, which needs no name before it
 
 
 class Display:
@@ -53,11 +57,14 @@ class Display:
         self._live: Live | None = None
         self._progress: Progress | None = None
         self._next_line = -math.inf
+        self._next_fragments = -math.inf
         self._unprinted = False
 
     def start(self, info: RunInfo) -> None:
         """Print the title, or open the panel."""
         self._progress = Progress(info, self._clock)
+        # Not the first picture: it shows a run that compiles.
+        self._next_fragments = self._clock() + _SECONDS_BETWEEN_FRAGMENTS
         if self._plain:
             self._print(title(info))
             return
@@ -91,14 +98,27 @@ class Display:
             self._print_line()
         self._print(f"note: {text}")
 
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Note the picture; in plain mode print it if the last one is ten seconds old."""
+        if self._progress is None:
+            return
+        self._progress.fragments(statuses)
+        now = self._clock()
+        if self._plain and statuses and now >= self._next_fragments:
+            self._next_fragments = now + _SECONDS_BETWEEN_FRAGMENTS
+            self._print(fragments_line(statuses))
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Print the last line or leave the last panel, then the summary's numbers and texts."""
         self.close()
         shown = {name: _format(value) for name, value in summary.items() if _is_short(value)}
+        sentence = shown.pop(_BOTTLENECK, "")
         if self._plain:
             self._print("  ".join(["finished", *(f"{name} {value}" for name, value in shown.items())]))
         elif shown:
             self._console.print(pairs(shown, columns=1))
+        if sentence:
+            self._print(sentence)
 
     def close(self) -> None:
         """Print what is still unprinted and give the terminal back."""
@@ -125,7 +145,8 @@ class Display:
     def _panel(self) -> RenderableType:
         if self._progress is None:
             return ""
-        return self._progress.panel(ascii_only=self._console.options.ascii_only)
+        options = self._console.options
+        return self._progress.panel(options.ascii_only, options.max_width)
 
 
 def _is_short(value: Any) -> bool:

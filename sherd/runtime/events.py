@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sherd.errors import UsageError
+from sherd.runtime.status import FragmentStatus
 
 Row = dict[str, float]
 
@@ -38,8 +39,13 @@ METRICS: dict[str, str] = {
     "clip_fraction": "share of samples whose probability ratio was clipped, from 0 to 1",
     "grad_norm": "global norm of the gradient, before clipping",
     "update_scale": "factor on every update, from the schedule: 1 is the optimiser's own step size",
+    "restarts": "how many workers were restarted so far",
+    "staleness": "mean age, in parameter versions, of the samples learnt from; asynchronous runs only",
+    "dropped": "environment steps dropped in this iteration because they were too old",
 }
 
+# Only runs of several processes have these.
+PROCESS_METRICS = ("restarts", "staleness", "dropped")
 _TIME = ("iteration", "seconds", "steps_per_second")
 
 
@@ -69,6 +75,9 @@ class Sink(Protocol):
 
     def note(self, text: str) -> None:
         """Something a person should read happened."""
+
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """How each fragment fares, about once a second; only in runs of several processes."""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The run reached its end."""
@@ -104,6 +113,13 @@ class Sinks:
         for sink in self._sinks:
             sink.note(text)
 
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Pass the picture on to the sinks that take it; one written before there were fragments need not."""
+        for sink in self._sinks:
+            take = getattr(sink, "fragments", None)
+            if take is not None:
+                take(statuses)
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Pass the summary on."""
         for sink in self._sinks:
@@ -117,7 +133,7 @@ class Sinks:
 
 
 class MemorySink:
-    """Keeps every row, and what was noted and summed up.
+    """Keeps every row, what was noted and summed up, and the last picture of the fragments.
 
     >>> sink = MemorySink()
     >>> sink.iteration({"steps": 8})
@@ -129,6 +145,7 @@ class MemorySink:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.statuses: Sequence[FragmentStatus] = ()
         self.summary: dict[str, Any] = {}
 
     def start(self, info: RunInfo) -> None:
@@ -141,6 +158,10 @@ class MemorySink:
     def note(self, text: str) -> None:
         """Keep the note."""
         self.notes.append(text)
+
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Keep the picture, in place of the one before."""
+        self.statuses = statuses
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Keep the summary."""
@@ -170,9 +191,13 @@ def number(value: Any) -> float:
 def tag(name: str) -> str:
     """The grouped name of a metric, as TensorBoard shows it.
 
-    >>> tag("episode_return"), tag("episodes"), tag("seconds"), tag("entropy")
-    ('episode/return', 'episode/count', 'time/seconds', 'loss/entropy')
+    >>> tag("episode_return"), tag("episodes"), tag("seconds"), tag("entropy"), tag("restarts")
+    ('episode/return', 'episode/count', 'time/seconds', 'loss/entropy', 'processes/restarts')
     """
+    if name.startswith("fragment/"):
+        return name
+    if name in PROCESS_METRICS:
+        return "processes/" + name
     if name == "episodes":
         return "episode/count"
     if name.startswith("episode_"):

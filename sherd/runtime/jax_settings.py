@@ -25,3 +25,9 @@ def prepare_jax() -> None:
 def use_devices(count: int) -> None:
     """Make the CPU appear as several devices; only possible before JAX has started."""
     jax.config.update("jax_num_cpu_devices", count)
+
+
+def join_processes(coordinator: str, count: int, number: int) -> None:
+    """Make this process one of several that compute together; only possible before JAX has started."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(coordinator, num_processes=count, process_id=number)

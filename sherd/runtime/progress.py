@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sherd.runtime.events import Row, RunInfo, number
+from sherd.runtime.fragment_table import fragment_table
+from sherd.runtime.status import FragmentStatus
 
 _RECENT_EPISODES = 100
 _SPARKS, _ASCII_SPARKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
@@ -42,6 +44,7 @@ class Progress:
         self._clock = clock
         self._started = clock()
         self._row: Row = {}
+        self._statuses: tuple[FragmentStatus, ...] = ()
         self._first: tuple[float, float] | None = None
         self._latest = (self._started, 0.0)
         self._episode_return = _RecentMean(_RECENT_EPISODES)
@@ -60,6 +63,10 @@ class Progress:
             self._history.add(self._episode_return.value)
         self._episode_length.add(number(row.get("episode_length")), episodes)
 
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Take in the newest picture of the fragments."""
+        self._statuses = tuple(statuses)
+
     def line(self) -> str:
         """The state of the run in one line of text."""
         return "  ".join(
@@ -74,7 +81,7 @@ class Progress:
             )
         )
 
-    def panel(self, ascii_only: bool = False) -> RenderableType:
+    def panel(self, ascii_only: bool = False, width: int = 80) -> RenderableType:
         """The state of the run as a panel."""
         parts: list[RenderableType] = [self._bar(), self._speed(), self._episodes(ascii_only)]
         if not self._row:
@@ -84,6 +91,9 @@ class Progress:
         }
         if table:
             parts.append(pairs(table, columns=3))
+        statuses = self._statuses
+        if statuses:
+            parts += [Text(), fragment_table(statuses, ascii_only, width)]
         return Panel(Group(*parts), title=Text(title(self._info)), title_align="left", border_style="blue")
 
     def _bar(self) -> RenderableType:

@@ -17,7 +17,7 @@ import platform
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +27,7 @@ import numpy as np
 
 from sherd.errors import RunError, UsageError, nearest
 from sherd.runtime.events import Row, RunInfo, to_json
+from sherd.runtime.status import FragmentStatus
 
 Tree = Any
 
@@ -154,6 +155,9 @@ class MetricsSink:
 
     def note(self, text: str) -> None:
         """Notes are for people; the file holds numbers only."""
+
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Not written: the file has one line per iteration, and pictures come by the clock."""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Nothing to write."""

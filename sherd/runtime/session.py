@@ -30,30 +30,49 @@ class Session:
         self.iteration = self.episodes = 0
         self.began = time.perf_counter()
         self.interrupted = False
+        self._closing: dict[str, Any] = {}
         self._recent: list[tuple[float, float]] = []
         self._steady: list[tuple[float, int]] = []
 
     def follow(self, running: Any) -> dict[str, Any]:
         """Make all iterations; return the state cells as they were left."""
-        program = running.program
         try:
             with _interrupts() as asked_to_stop:
                 for progress in running:
-                    self._report(progress.summaries, progress.seconds)
-                    self._require_finite(progress.summaries, program)
-                    if asked_to_stop.is_set():
+                    self._tell(progress)
+                    if progress.summaries:
+                        self._report(progress.summaries, progress.seconds)
+                        self._require_finite(progress.summaries, running)
+                    if asked_to_stop.is_set() and not self.interrupted:
                         self.interrupted = True
                         self.sink.note("interrupted: keeping what was learnt")
-                        break
-            self._save(program.cells)
-            return dict(program.cells)
+                        running.stop()
+            cells = dict(running.cells)
+            self._save(cells)
+            return cells
         except BaseException:
             # An update that was broken off may have given up the memory of the cells it worked on.
             with contextlib.suppress(RuntimeError):
-                self._save(program.cells)
+                self._save(dict(running.cells))
             raise
         finally:
             running.close()
+            self._settle_accounts(running)
+
+    def _tell(self, progress: Any) -> None:
+        for note in progress.notes:
+            self.sink.note(note)
+        if progress.statuses:
+            self.sink.fragments(progress.statuses)
+
+    def _settle_accounts(self, running: Any) -> None:
+        """Where every sample went, and what held the run up; for runs of several processes."""
+        ledger = running.ledger()
+        self._closing = {}
+        if ledger is not None:
+            self._closing = {"bottleneck": running.bottleneck(), "ledger": ledger.as_dict()}
+            if self.directory:
+                self.directory.write_json("ledger", ledger.as_dict())
 
     def _report(self, summaries: list[dict[str, float]], seconds: float) -> None:
         now = time.perf_counter() - self.began
@@ -84,7 +103,7 @@ class Session:
             **{name: value for name, value in summary.items() if name not in hidden},
         }
 
-    def _require_finite(self, summaries: list[dict[str, float]], program: Any) -> None:
+    def _require_finite(self, summaries: list[dict[str, float]], running: Any) -> None:
         first = self.iteration - len(summaries)
         for position, summary in enumerate(summaries):
             if summary["bad_rewards"]:
@@ -94,7 +113,8 @@ class Session:
                     "  fix: look for NaN or infinity in its step(); "
                     f"`sherd check-env {self.graph.spec.id}` helps"
                 )
-        failed = int(program.cells["learner"].failed)
+        cells = running.cells
+        failed = int(cells["learner"].failed) if "learner" in cells else -1
         if failed >= 0:
             lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
             raise RunError(
@@ -108,10 +128,9 @@ class Session:
         return f"; the last good parameters are kept{where}"
 
     def _save(self, cells: dict[str, Any]) -> None:
-        if self.directory:
+        if self.directory and "learner" in cells:
             self.directory.save_tree("params", cells["learner"].params)
-            kept = {name: value for name, value in cells.items() if name not in ("env", "replay")}
-            self.directory.save_tree("state", kept)
+            self.directory.save_tree("state", {name: cells[name] for name in self.graph.shared_cells()})
 
     def _returns(self) -> np.ndarray:
         """One number for each of the last episodes: the mean return of the iteration it ended in."""
@@ -136,6 +155,7 @@ class Session:
             "episodes": self.episodes,
             "evaluated": False,
             "interrupted": self.interrupted,
+            **self._closing,
         }
 
 

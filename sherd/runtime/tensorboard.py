@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sherd.runtime.events import Row, RunInfo, number, tag
+from sherd.runtime.status import FragmentStatus
 
 # A chart has some thousand points; more than five rows per second only make it slow to load.
 _SECONDS_BETWEEN = 0.2
+_OF_FRAGMENTS = ("per_second", "busy", "waiting", "sending", "queue", "restarts", "staleness")
 
 
 class TensorBoardSink:
@@ -43,9 +45,7 @@ class TensorBoardSink:
     def iteration(self, row: Row) -> None:
         """Note the row, and write what was noted if the last time is long enough ago."""
         for name, value in row.items():
-            value = number(value)
-            if math.isfinite(value):
-                self._pending[name] = value
+            self._note(name, value)
         now = self._clock()
         if now >= self._next:
             self._next = now + _SECONDS_BETWEEN
@@ -53,6 +53,12 @@ class TensorBoardSink:
 
     def note(self, text: str) -> None:
         """Charts have no place for notes."""
+
+    def fragments(self, statuses: Sequence[FragmentStatus]) -> None:
+        """Note the picture as `fragment/<name>/busy` and so on; it is written with the next row."""
+        for status in statuses:
+            for field in _OF_FRAGMENTS:
+                self._note(f"fragment/{status.name}/{field}", getattr(status, field))
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the last row."""
@@ -64,6 +70,11 @@ class TensorBoardSink:
             self._closed = True
             self._write()
             self._writer.close()
+
+    def _note(self, name: str, value: Any) -> None:
+        value = number(value)
+        if math.isfinite(value):
+            self._pending[name] = value
 
     def _write(self) -> None:
         from tensorboardX.proto.event_pb2 import Event

@@ -76,10 +76,27 @@ def test_check_env(sherd: Command) -> None:
 
 
 def test_graph_prints_the_iteration(sherd: Command) -> None:
-    outcome = sherd("graph ppo CartPole-v1 --envs 4 --algo.horizon 16 --policy mine:Everything")
+    outcome = sherd("graph ppo CartPole-v1 --envs 4 --algo.horizon 16")
     assert outcome.code == 0
     assert outcome.out.startswith("graph PPO on CartPole-v1 (host), 4 environments, 64 steps per iteration\n")
-    assert "fragment whole of Everything: explore" in outcome.out
+    assert "fragment" not in outcome.out
+
+
+def test_graph_prints_how_a_policy_cuts_it(sherd: Command) -> None:
+    own = sherd("graph ppo CartPole-v1 --policy mine:Everything --policy.copies 3")
+    assert own.out.startswith("cut Everything(copies=3)\nof  PPO on CartPole-v1 (host), 8 environments")
+    assert "fragment whole x 1, learner\n" in own.out
+    fine = sherd("graph ppo CartPole-v1 --policy SingleLearnerFine --policy.actors 4 --envs 12")
+    assert "fragment actors x 4, environment\n" in fine.out
+    assert "message learner>actors#1: scatter 1 to 4, every turn of steps\n" in fine.out
+    assert "\nprogram learner\ngraph PPO/learner on CartPole-v1" in fine.out
+
+
+def test_graph_refuses_a_cut_that_cannot_be(sherd: Command) -> None:
+    outcome = sherd("graph ppo CartPole-v1 --policy SingleLearnerFine --policy.actors 3")
+    assert outcome.code != 0
+    assert "8 environments cannot be shared evenly by 3 actors" in outcome.err
+    assert outcome.out == ""
 
 
 def test_graph_draws(sherd: Command, home: Path) -> None:
@@ -87,6 +104,8 @@ def test_graph_draws(sherd: Command, home: Path) -> None:
     outcome = sherd("graph ppo CartPole-v1 --svg graph.svg")
     assert (outcome.code, outcome.out) == (0, "drawn to graph.svg\n")
     assert "<svg" in (home / "graph.svg").read_text()
+    sherd("graph ppo CartPole-v1 --policy Central --policy.workers 4 --svg cut.svg")
+    assert "workers \N{MULTIPLICATION SIGN} 4" in (home / "cut.svg").read_text()
 
 
 def test_types_of_flags_reach_the_algorithm(sherd: Command, monkeypatch: pytest.MonkeyPatch) -> None:

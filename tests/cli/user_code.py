@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from sherd import Algorithm, DistributionPolicy, act
-from sherd.policies.single import ROLES
+from sherd.policies.base import ROLES, Fragment
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class Everything(DistributionPolicy):
     copies: int = 1
     """A number that can be chosen at launch."""
 
-    fragments: ClassVar[dict[str, str]] = dict.fromkeys(ROLES, "whole")
+    def fragments(self) -> tuple[Fragment, ...]:
+        return (Fragment("whole", ROLES),)
 
 
 class Plain(gymnasium.Env):

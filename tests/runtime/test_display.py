@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,12 @@ from rich.console import Console
 from sherd.runtime.display import Display
 from sherd.runtime.events import METRICS, RunInfo
 from sherd.runtime.progress import format_number, format_time, sparkline
+from sherd.runtime.status import FragmentStatus
 
 INFO = RunInfo("ppo", "CartPole-v1", "single", "inline", 7, 8, 10_000, 100)
 FULL = dict.fromkeys(METRICS, 0.5)
+ACTORS = FragmentStatus("actors", "actor", 2, 12_345.0, "steps/s", 0.75, 0.125, 0.125, None, 3, None)
+LEARNER = FragmentStatus("learner", "learner", 1, 6.0, "updates/s", 0.25, 0.75, 0.0, 0.5, 0, 1.5)
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
@@ -122,6 +126,71 @@ def test_plain_summary_is_one_line_of_what_is_short() -> None:
     assert out.getvalue().splitlines()[1] == (
         "finished  steps 10,000  return 487.2  run_dir runs/1  ok True  loss -"
     )
+
+
+def test_plain_fragments_come_every_ten_seconds_and_not_at_the_end() -> None:
+    display, clock, out = plain_display()
+    for second in range(1, 36):
+        clock.now = float(second)
+        display.fragments([ACTORS, LEARNER])
+    display.fragments([])
+    display.finish({"steps": 1})
+    lines = out.getvalue().splitlines()
+    assert lines[1:-1] == 3 * [
+        "fragments: actors x2 12.3k steps/s busy 75% wait 12% send 12% restarts 3"
+        " | learner 6 updates/s busy 25% wait 75% send 0% queue 50% restarts 0 age 1.5"
+    ]
+
+
+def test_the_bottleneck_is_said_once_and_as_a_sentence() -> None:
+    display, _, out = plain_display()
+    display.finish({"steps": 8, "bottleneck": "bottleneck: learner (busy 95 %)"})
+    assert out.getvalue().splitlines()[1:] == ["finished  steps 8", "bottleneck: learner (busy 95 %)"]
+
+
+@pytest.mark.parametrize("width", [64, 80, 120])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_the_panel_has_a_line_for_each_fragment(width: int, encoding: str) -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    console = Console(file=out, force_terminal=True, width=width, height=40, _environ={"TERM": "xterm"})
+    display = Display(console)
+    display.start(INFO)
+    display.iteration({"steps": 1})
+    display.fragments([LEARNER])
+    display.fragments([ACTORS, LEARNER, replace(LEARNER, name="x" * 99, busy=math.nan)])
+    display.close()
+    text = visible(raw.getvalue().decode(encoding))
+    lines = [line[2:-2].split() for line in text[text.rindex("fragment") :].splitlines()]
+    bars = ["######.+", "##......"] if encoding == "ascii" else ["██████░▒", "██░░░░░░"]
+    bars = [bar if width >= 76 else "" for bar in bars]
+    assert " ".join(lines[1][:-3]) == f"actors x2 12.3k steps/s {bars[0]} 75% 12% 12%".replace("  ", " ")
+    assert lines[1][-3:] == ["-", "3", "-"]
+    assert " ".join(lines[2]) == f"learner 6 updates/s {bars[1]} 25% 75% 0% 50% 0 1.5".replace("  ", " ")
+    assert lines[3][0].startswith("xxx")
+    assert lines[3][-6:] == ["-", "75%", "0%", "50%", "0", "1.5"]
+
+
+share = st.floats() | st.floats(0, 1)
+
+
+@given(
+    st.lists(st.tuples(st.text(), st.integers(0, 99), st.floats(), share, share, share, st.none() | share)),
+    st.integers(1, 120),
+)
+@settings(deadline=None)
+def test_no_picture_breaks_either_form(found: list[tuple], width: int) -> None:
+    statuses = [
+        FragmentStatus(name, "actor", replicas, rate, "steps/s", busy, waiting, sending, queue, 0, queue)
+        for name, replicas, rate, busy, waiting, sending, queue in found
+    ]
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, _environ={"TERM": "xterm"})
+    for display in (Display(Console(file=io.StringIO())), Display(console)):
+        display.fragments(statuses)  # before the start: not shown
+        display.start(INFO)
+        display._next_fragments = 0.0
+        display.fragments(statuses)
+        display.close()
 
 
 @given(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from sherd.errors import UsageError
 from sherd.runtime.events import METRICS, MemorySink, RunInfo, Sinks, metrics_reference, tag, to_json
+from sherd.runtime.status import FragmentStatus
 
 INFO = RunInfo("ppo", "CartPole-v1", "single", "inline", 1, 8, 1000, 64)
 
@@ -63,6 +64,17 @@ def test_sinks_pass_every_event_to_every_sink() -> None:
     sinks.finish({"steps": 1})
     events = [("start", INFO), ("iteration", {"steps": 1}), ("note", "slow"), ("finish", {"steps": 1})]
     assert calls == [(name, *event) for event in events for name in ("a", "b")]
+
+
+def test_fragments_reach_the_sinks_that_take_them() -> None:
+    calls: list[tuple[Any, ...]] = []
+    first, last = MemorySink(), MemorySink()
+    sinks = Sinks([first, Recorder("without the method", calls), last])  # type: ignore[list-item]
+    for rate in (1.0, 2.0):
+        picture = [FragmentStatus("actors", "actor", 2, rate, "steps/s", 0.9, 0.1, 0.0)]
+        sinks.fragments(picture)
+    assert calls == []
+    assert first.statuses == last.statuses == picture
 
 
 def test_one_failing_close_does_not_keep_the_others_open() -> None:

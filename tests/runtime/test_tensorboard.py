@@ -10,6 +10,7 @@ import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
 
+from sherd.runtime.status import FragmentStatus
 from sherd.runtime.tensorboard import TensorBoardSink
 
 
@@ -94,6 +95,16 @@ def test_a_rare_return_survives_the_rows_held_back(tmp_path: Path) -> None:
         sink.iteration({"steps": step, "loss": math.nan, "episode_return": 7.0 if step == 150 else math.nan})
     sink.close()
     assert read_scalars(tmp_path) == [(201, {"episode/return": 7.0})]
+
+
+def test_fragments_become_scalars_of_the_next_row(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.fragments([FragmentStatus("actors", "actor", 2, 64.0, "steps/s", 0.75, 0.25, 0.0, None, 1)])
+    sink.iteration({"steps": 8, "restarts": 1})
+    of_actors = {"per_second": 64, "busy": 0.75, "waiting": 0.25, "sending": 0, "restarts": 1}
+    expected = {f"fragment/actors/{name}": value for name, value in of_actors.items()}
+    assert read_scalars(tmp_path) == [(8, {**expected, "processes/restarts": 1})]
+    sink.close()
 
 
 def test_two_writers_at_once_keep_their_own_files(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""Accounts: where every process spends its time, and where every sample went."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from sherd.executors.rows import Rows
+from sherd.executors.wiring import Wiring
+from sherd.plan.place import available_cores
+from sherd.policies.base import Fragment
+from sherd.policies.partition import Crossing, Fragments
+from sherd.runtime.board import Board
+from sherd.runtime.ledger import Ledger, StreamCounts
+from sherd.runtime.status import FragmentStatus, average, bottleneck
+from sherd.runtime.streams import Stream
+from sherd.runtime.worker import WorkerSpec
+
+_SECONDS_BETWEEN_PICTURES = 1.0
+
+
+class Accounts:
+    """Reads the board and the streams' counters."""
+
+    def __init__(self, cut: Fragments, wiring: Wiring, board: Board) -> None:
+        self._cut, self._wiring, self._board = cut, wiring, board
+        self._restarts: Counter[str] = Counter()
+        self._pictures: list[list[FragmentStatus]] = []
+        self._at = time.perf_counter()
+        self._before = self._read()
+        self._made = 0
+
+    def restarted(self, worker: WorkerSpec) -> None:
+        """A worker of a fragment was started again."""
+        self._restarts[worker.fragment] += 1
+
+    def _read(self) -> dict[str, tuple[float, float, float, float]]:
+        """For each fragment: seconds busy, waiting and sending, and steps, over its replicas."""
+        found, index = {}, 0
+        for fragment in self._cut.fragments:
+            rows = [self._board.row(i) for i in range(index, index + fragment.replicas)]
+            index += fragment.replicas
+            times = [row.times() for row in rows]
+            found[fragment.name] = (
+                sum(t.busy for t in times) / 1e9,
+                sum(t.waiting for t in times) / 1e9,
+                sum(t.sending for t in times) / 1e9,
+                float(sum(row.steps for row in rows)),
+            )
+        return found
+
+    def picture(self, rows: Rows) -> Sequence[FragmentStatus]:
+        """How the fragments did since the last picture; nothing, if that was less than a second ago."""
+        now = time.perf_counter()
+        if now - self._at < _SECONDS_BETWEEN_PICTURES:
+            return ()
+        after, seconds = self._read(), now - self._at
+        made = rows.made - self._made
+        statuses = [self._status(f, after[f.name], seconds, made, rows) for f in self._cut.fragments]
+        self._at, self._before, self._made = now, after, rows.made
+        if rows.made:  # what came before was start-up and compilation
+            self._pictures.append(statuses)
+        return statuses
+
+    def _status(
+        self, fragment: Fragment, now: tuple[float, ...], seconds: float, made: int, rows: Rows
+    ) -> FragmentStatus:
+        busy, waiting, sending, steps = (a - b for a, b in zip(now, self._before[fragment.name]))
+        whole = max(busy + waiting + sending, 1e-9)
+        acting = fragment.kind in ("environment", "actor")
+        learning = fragment.kind in ("learner", "server")
+        return FragmentStatus(
+            name=fragment.name,
+            kind=fragment.kind,
+            replicas=fragment.replicas,
+            per_second=(steps if acting else made) / seconds,
+            unit="steps/s" if acting else "iterations/s",
+            busy=busy / whole,
+            waiting=waiting / whole,
+            sending=sending / whole,
+            queue=self._fill(fragment.name),
+            restarts=self._restarts[fragment.name],
+            staleness=rows.staleness if learning and self._cut.policy.asynchronous else None,
+        )
+
+    def _fill(self, name: str) -> float | None:
+        fills = [s.counts().fill for c in self._rollouts() if c.target == name for s in self._streams(c)]
+        return sum(fills) / len(fills) if fills else None
+
+    def _rollouts(self) -> list[Crossing]:
+        """Messages with rows that cross once an iteration: samples on their way to learning."""
+        root = self._cut.graph.root.index
+        return [c for c in self._cut.crossings if c.how == "rows" and c.scope == root and not c.refreshes]
+
+    def _streams(self, crossing: Crossing) -> list[Stream]:
+        return [stream for stream, _ in self._wiring.streams_of(crossing)]
+
+    def ledger(self, rows: Rows) -> Ledger:
+        """Samples that were sent to learning; those that never leave their process are learnt from at once."""
+        per_env = self._cut.graph.steps_per_iteration() // self._cut.graph.envs
+        lines = []
+        sources = {self._cut.owner[n.name] for n in self._cut.graph.nodes() if n.role == "env"}
+        for crossing in self._rollouts():
+            if crossing.source in sources:
+                lines += [self._line(stream, per_env) for stream in self._streams(crossing)]
+        if not lines:
+            made = rows.made * self._cut.graph.steps_per_iteration()
+            lines = [StreamCounts(made, made, name="learnt from where they were made")]
+        elif rows.dropped:
+            _spread_drops(lines, rows.dropped)
+        return Ledger.of(lines)
+
+    def _line(self, stream: Stream, per_env: int) -> StreamCounts:
+        counts = stream.counts()
+        steps = per_env * sum(high - low for low, high in stream.spec.rows)
+        flying = (counts.published - counts.taken) * steps
+        return StreamCounts(
+            counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name
+        )
+
+    def bottleneck(self) -> str:
+        """One sentence on the whole run."""
+        statuses = average(self._pictures)
+        if not statuses:
+            return "the run was too short to name a bottleneck"
+        return bottleneck(statuses, len(available_cores()))
+
+
+def _spread_drops(lines: list[StreamCounts], dropped: int) -> None:
+    for line in lines:
+        some = min(dropped, line.consumed)
+        if some:
+            line.drop("stale", some)
+            line.consumed -= some
+        dropped -= some

@@ -1,0 +1,82 @@
+"""Rows: what processes report about an iteration, put together to one summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sherd.executors.wiring import Wiring
+from sherd.policies.partition import Fragments
+from sherd.runtime.worker import WorkerSpec
+
+EPISODES = ("episodes", "return_sum", "length_sum", "bad_rewards")
+Summary = dict[str, float]
+
+
+class Rows:
+    """Collects reports until an iteration is complete.
+
+    In an asynchronous run the learner's report completes a row, with whatever episodes ended meanwhile. A server
+    that applies gradients one by one makes as many turns for a row as there are workers.
+    """
+
+    def __init__(self, cut: Fragments, leader: str, wiring: Wiring, asynchronous: bool) -> None:
+        self._leader, self._asynchronous = leader, asynchronous
+        owners = {cut.owner[node.name] for node in cut.graph.nodes() if node.role == "env"}
+        self._expected = sum(wiring.shares(name) for name in owners)
+        lanes = [wiring.lanes(c) for c in cut.crossings if c.how == "mean"]
+        self.turns_per_row = max([1, *lanes]) if asynchronous else 1
+        self._pending: dict[int, list[Summary]] = {}
+        self._metrics: dict[int, Summary] = {}
+        self._loose: list[Summary] = []
+        self.made = self.restarts = 0
+        self.dropped = 0
+        self.staleness = 0.0
+
+    def add(self, worker: WorkerSpec, iteration: int, summary: Summary, news: dict[str, Any] | None = None) -> None:
+        """What one process reports of one iteration."""
+        episodes = {k: v for k, v in summary.items() if k in (*EPISODES, "bad_env")}
+        if worker.fragment == self._leader and worker.replica == 0:
+            self._metrics[iteration] = {k: v for k, v in summary.items() if k not in episodes} | {
+                k: v for k, v in (news or {}).items() if v is not None
+            }
+        if episodes:
+            (self._loose if self._asynchronous else self._pending.setdefault(iteration, [])).append(episodes)
+
+    def complete(self) -> list[Summary]:
+        """The rows that are complete, in order."""
+        rows = []
+        while (row := self._next()) is not None:
+            self.made += 1
+            rows.append(row)
+        return rows
+
+    def _next(self) -> Summary | None:
+        turns = range(self.made * self.turns_per_row, (self.made + 1) * self.turns_per_row)
+        if any(turn not in self._metrics for turn in turns):
+            return None
+        if not self._asynchronous:
+            if len(self._pending.get(self.made, ())) < self._expected:
+                return None
+            episodes = self._pending.pop(self.made)
+        else:
+            episodes, self._loose = self._loose, []
+        metrics = _mean([self._metrics.pop(turn) for turn in turns])
+        dropped = metrics.pop("dropped", 0.0) * self.turns_per_row
+        self.dropped += int(dropped)
+        extra: Summary = {"restarts": float(self.restarts)}
+        if self._asynchronous:
+            self.staleness = metrics.pop("staleness", self.staleness)
+            extra |= {"staleness": self.staleness, "dropped": dropped}
+        return _sum(episodes) | metrics | extra
+
+
+def _sum(episodes: list[Summary]) -> Summary:
+    total = {name: sum(one[name] for one in episodes) for name in EPISODES}
+    bad = [one["bad_env"] for one in episodes if one["bad_rewards"]]
+    return total | {"bad_env": bad[0] if bad else 0.0}
+
+
+def _mean(metrics: list[Summary]) -> Summary:
+    names = dict.fromkeys(name for one in metrics for name in one)
+    values = {name: [one[name] for one in metrics if name in one] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}

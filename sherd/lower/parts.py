@@ -1,0 +1,178 @@
+"""What a host loop is made of: compiled regions, steps of simulators, messages, and scopes of all these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from sherd.graph.ir import Node, Ref, Scope, Stack, is_ref
+from sherd.lower.driver import Driver
+from sherd.lower.ports import Port
+from sherd.lower.regions import Region
+
+Store = dict[int, Any]  # value id -> concrete value; ids are unique in a graph
+
+
+@dataclass
+class Clock:
+    """What every region is told about where in the run it is."""
+
+    seed: Any
+    env_index: Any
+    now: np.ndarray  # iteration, total, turns of the enclosing scopes
+
+
+def fill(tree: Any, store: Store) -> Any:
+    """Replace the Refs in a pytree by what they refer to."""
+    if isinstance(tree, Ref):
+        return tree.pick(store[tree.value])
+    return jax.tree.map(lambda r: r.pick(store[r.value]) if is_ref(r) else r, tree, is_leaf=is_ref)
+
+
+class HostRegion:
+    """A compiled region with its place in the store."""
+
+    def __init__(self, region: Region, call: Callable[..., tuple[Any, ...]]) -> None:
+        self.region, self._kept, self._call = region, region.kept, call
+
+    def run(self, store: Store, clock: Clock) -> None:
+        given = tuple(ref.pick(store[ref.value]) for ref in self.region.donated)
+        others = tuple(ref.pick(store[ref.value]) for ref in self._kept)
+        outputs = self._call(given, others, clock.now, clock.seed, clock.env_index)
+        store.update(zip(self.region.outputs, outputs))
+
+
+class HostNode:
+    """An environment's step."""
+
+    def __init__(self, node: Node, driver: Driver, action_type: Any) -> None:
+        self.node, self.driver = node, driver
+        self._state, self._action = node.inputs
+        held = jax.tree.map(lambda array: array.dtype, driver.stacked[1].action)
+        # The driver keeps actions in the space's own type; an author may have chosen another one.
+        self._keeps_action = held == jax.tree.map(lambda leaf: np.dtype(leaf.dtype), action_type)
+
+    def run(self, store: Store, clock: Clock) -> None:
+        del clock
+        action = fill(self._action, store)
+        # One array is what nearly every environment takes: it skips the cost of walking a tree.
+        action = np.asarray(action) if isinstance(action, jax.Array) else jax.tree.map(np.asarray, action)
+        store[self.node.output] = self.driver.step(self._state.pick(store[self._state.value]), action)
+
+    def stacked(self, leaf: Any) -> Callable[[], Any] | None:
+        """How to get a value stacked over all turns without copying, if the driver has it."""
+        if not isinstance(leaf, Ref):
+            return None
+        if leaf.value == self.node.output:
+            return lambda: leaf.pick(self.driver.stacked)
+        state, action, driver = self._state, self._action, self.driver
+        if leaf.value == state.value and leaf.path[: len(state.path)] == state.path:
+            rest = Ref(0, leaf.path[len(state.path) :])
+            return lambda: rest.pick(driver.entered)
+        if leaf == action and self._keeps_action:
+            return lambda: driver.stacked[1].action
+        return None
+
+
+class HostSend:
+    """A message to another fragment."""
+
+    def __init__(self, node: Node, port: Port) -> None:
+        self.node, self._port = node, port
+
+    def run(self, store: Store, clock: Clock) -> None:
+        del clock
+        self._port.send(jax.tree.leaves(fill(self.node.inputs, store)))
+
+
+class HostReceive:
+    """A message from another fragment. Inside a loop it is copied, since the loop may carry it onwards."""
+
+    def __init__(self, node: Node, port: Port, type_: Any, copied: bool) -> None:
+        self.node, self.port, self._copied = node, port, copied
+        self._treedef = jax.tree.structure(type_)
+
+    def run(self, store: Store, clock: Clock) -> None:
+        del clock
+        arrays = self.port.receive()
+        if self._copied:
+            arrays = [np.array(array) for array in arrays]
+            self.port.release()
+        store[self.node.output] = jax.tree.unflatten(self._treedef, arrays)
+
+
+class HostScope:
+    """A loop that the host walks because simulators are stepped or messages pass in it."""
+
+    def __init__(self, scope: Scope, parts: list[Any], rollouts: int) -> None:
+        self.scope, self.parts = scope, parts
+        nodes = [part for part in parts if isinstance(part, HostNode)]
+        self._drivers = [part.driver for part in nodes]
+        self._stacks = [_HostStack(stack, scope.trips, rollouts, nodes) for stack in scope.stacks]
+
+    def run(self, store: Store, clock: Clock) -> None:
+        scope = self.scope
+        for driver in self._drivers:
+            driver.begin()
+        for carry in scope.carries:
+            store[carry.inner] = carry.initial.pick(store[carry.initial.value])
+        inner = replace(clock, now=np.append(clock.now, np.int32(0)))
+        copied = [stack for stack in self._stacks if stack.copied]
+        for turn in range(scope.trips):
+            # A fresh array each turn: the last one may still be on its way into a compiled region.
+            inner.now = inner.now.copy()
+            inner.now[-1] = turn
+            store[scope.index] = np.int32(turn)
+            for part in self.parts:
+                part.run(store, inner)
+            for stack in copied:
+                stack.keep(store, turn)
+            # All results first: one cell's may be what another cell was.
+            results = [carry.result.pick(store[carry.result.value]) for carry in scope.carries]
+            store.update(zip((carry.inner for carry in scope.carries), results))
+        for carry in scope.carries:
+            store[carry.outer] = store[carry.inner]
+        for stack in self._stacks:
+            store[stack.outer] = stack.whole()
+
+
+class _HostStack:
+    """Stacks values over the turns of a host scope; what a driver saw or handed out is stacked already."""
+
+    def __init__(self, stack: Stack, trips: int, rollouts: int, nodes: list[HostNode]) -> None:
+        self.outer, self._trips = stack.outer, trips
+        self._leaves, self._treedef = jax.tree.flatten(stack.inner, is_leaf=is_ref)
+        found = [next((s for node in nodes if (s := node.stacked(leaf))), None) for leaf in self._leaves]
+        self._there = {slot: source for slot, source in enumerate(found) if source is not None}
+        self.copied = [(slot, leaf) for slot, leaf in enumerate(self._leaves) if slot not in self._there]
+        # As many sets as the driver has, and for the same reason.
+        self._arrays: list[dict[int, Any]] = [{} for _ in range(rollouts + 1)]
+        self._flat: list[dict[int, Any]] = [{} for _ in range(rollouts + 1)]
+        self._set = 0
+
+    def keep(self, store: Store, turn: int) -> None:
+        if turn == 0:
+            self._set = (self._set + 1) % len(self._arrays)
+        arrays = self._arrays[self._set]
+        for slot, leaf in self.copied:
+            tree = leaf.pick(store[leaf.value]) if isinstance(leaf, Ref) else leaf
+            if slot not in arrays:
+                arrays[slot] = jax.tree.map(self._allocate, tree)
+                self._flat[self._set][slot] = jax.tree.leaves(arrays[slot])
+            for array, row in zip(self._flat[self._set][slot], jax.tree.leaves(tree)):
+                array[turn] = row
+
+    def _allocate(self, leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.zeros((self._trips, *leaf.shape), leaf.dtype)
+
+    def whole(self) -> Any:
+        arrays = self._arrays[self._set]
+        filled = [
+            self._there[slot]() if slot in self._there else arrays[slot] for slot in range(len(self._leaves))
+        ]
+        return jax.tree.unflatten(self._treedef, filled)

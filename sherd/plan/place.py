@@ -1,0 +1,81 @@
+"""Place fragments on this machine: a process for every replica, and never more threads than there are cores."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sherd.policies.partition import Fragments
+
+RESTARTS = 3  # how often a simulator or an actor may be started again
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One process."""
+
+    fragment: str
+    replica: int
+    kind: str
+    threads: int
+    cores: tuple[int, ...]  # (): wherever the system likes
+    restarts: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.fragment}[{self.replica}]"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a run."""
+
+    placements: tuple[Placement, ...]
+    cores: int
+
+    def __str__(self) -> str:
+        """The plan as a table.
+
+        >>> print(Plan((Placement("learner", 0, "learner", 2, (), 0),), 4))
+        plan: 1 process on 4 cores
+          learner[0]     learner      2 threads  any core    ends the run if it dies
+        """
+        count = len(self.placements)
+        lines = [f"plan: {count} process{'es' if count > 1 else ''} on {self.cores} cores"]
+        for one in self.placements:
+            where = f"core {', '.join(map(str, one.cores))}" if one.cores else "any core"
+            threads = f"{one.threads} thread{'s' if one.threads > 1 else ''}"
+            fate = f"restarted up to {one.restarts} times" if one.restarts else "ends the run if it dies"
+            lines.append(f"  {one.name:<14} {one.kind:<12} {threads:<10} {where:<11} {fate}")
+        return "\n".join(lines)
+
+
+def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
+    """A process for each replica.
+
+    Simulators and actors get one thread, and a core of their own where there are enough of them; learners
+    share the cores that are left. Where processes outnumber cores the system schedules them: pinning two busy
+    processes to one core beside an idle one would be worse.
+    """
+    free = list(available_cores() if cores is None else cores)
+    total = len(free)
+    count = sum(fragment.replicas for fragment in cut.fragments)
+    pinned = count <= total
+    heavy = [f for f in cut.fragments if f.kind in ("learner", "server")] or list(cut.fragments)
+    heavies = sum(fragment.replicas for fragment in heavy)
+    share = max(1, (total - (count - heavies)) // heavies)
+    placements = []
+    for fragment in cut.fragments:
+        threads = share if fragment in heavy else 1
+        for replica in range(fragment.replicas):
+            mine = tuple(free.pop(0) for _ in range(threads)) if pinned else ()
+            restarts = RESTARTS if fragment.kind in ("environment", "actor") else 0
+            placements.append(Placement(fragment.name, replica, fragment.kind, threads, mine, restarts))
+    return Plan(tuple(placements), total)
+
+
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))

