@@ -37,7 +37,12 @@ def with_summary(graph: Graph) -> tuple[Graph, int | None]:
     identity = max(graph.values) + 1
     op = Op("summary", "learn", lambda *given: summarise_reports(names, given))
     node = Node("summary", op, tuple(reports), identity, Source("", 0))
-    root = replace(graph.root, body=(*graph.root.body, node))
+    # Before the messages that end an iteration: it belongs to the region that computes what it reduces.
+    body = list(graph.root.body)
+    at = len(body)
+    while at and isinstance(body[at - 1], Node) and body[at - 1].role in MESSAGES:
+        at -= 1
+    root = replace(graph.root, body=(*body[:at], node, *body[at:]))
     scalar = jax.ShapeDtypeStruct((), np.float32)
     type_ = {shown: scalar for mine in names for shown in mine.values()}
     values = {**graph.values, identity: Value(identity, "summary", type_, (None,) * len(type_))}

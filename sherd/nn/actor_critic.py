@@ -176,7 +176,12 @@ def _head(key: jax.Array, width: int, outputs: int, scale: float) -> dict[str, j
 
 
 def _linear(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    return x @ params["kernel"] + params["bias"]
+    kernel = params["kernel"]
+    if kernel.shape[1] == 1:
+        # A product with a single column is summed in an order that depends on the number of rows, so that how
+        # environments are shared out would show in the last bit. One with two columns is not.
+        return (x @ jnp.pad(kernel, ((0, 0), (0, 1))))[..., :1] + params["bias"]
+    return x @ kernel + params["bias"]
 
 
 def _flatten(tree: Tree, axes: int) -> Tree:

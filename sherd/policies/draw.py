@@ -10,8 +10,8 @@ from sherd.policies.text import describe_policy
 from sherd.policies.traffic import size, traffic
 
 _LEGEND = (
-    "Time runs down. An arrow is a message: its manner, its bytes \N{MULTIPLICATION SIGN} how often it is sent "
-    "in an iteration, its parts."
+    "Time runs down. An arrow is a message: its manner, its bytes \N{MULTIPLICATION SIGN} how often it is "
+    "sent in an iteration, its parts."
 )
 _INK, _FAINT, _LINE = "#1b2027", "#5b6470", "#3b4350"
 

@@ -76,14 +76,16 @@ def _fragment(cut: Fragments, fragment: Fragment, program: Projection) -> list[s
     lines += _listed("owns", held_names(program, True))
     lines += _listed("mirrors", held_names(program, False))
     if fragment.ring > 1:
-        lines.append(
-            f"  ring     {fragment.ring} groups of {share // fragment.ring} environments, turn about"
-        )
+        lines.append(f"  ring     {fragment.ring} groups of {_environments(share // fragment.ring)}")
     if fragment.replicas > 1:
-        lines.append(f"  each     {share} environments")
+        lines.append(f"  each     {_environments(share)}")
     if cut.collective(fragment.name):
         lines.append("  replicas learn together: their reductions see all of them (all-reduce)")
     return lines
+
+
+def _environments(count: int) -> str:
+    return f"{count} environment{'s' if count > 1 else ''}"
 
 
 def _listed(head: str, words: Iterable[str]) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 
 import jax
+from jax.experimental import multihost_utils
 
 
 def prepare_jax() -> None:
@@ -30,4 +34,20 @@ def use_devices(count: int) -> None:
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Make this process one of several that compute together; only possible before JAX has started."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
+    with _no_chatter():
+        jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
+        multihost_utils.sync_global_devices("sherd")  # the first collective is what connects
+
+
+@contextlib.contextmanager
+def _no_chatter() -> Iterator[None]:
+    """Gloo announces its connections on standard output, which belongs to results."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -231,7 +231,7 @@ class MeanSender:
             views = self._writer.slot()
         with clock.sending():
             for view, array in zip(views, arrays):
-                np.copyto(view[0], np.asarray(array))
+                np.copyto(view, np.asarray(array)[None])
             self._writer.publish(self._session.version)
 
 

@@ -2,7 +2,7 @@
 
 Every fragment's program runs in a thread of its own; a message is one entry in its crossing's queue. Replicas
 are not split: a fragment works on all environments, as if its replicas were batched into one. Each node is
-compiled by itself, so the same node gives the same bits wherever it runs, and results can be compared exactly.
+compiled by itself, so the same node gives the same bits wherever it runs and results can be compared exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sherd.lower.xla import initial_cells
 from sherd.policies.partition import Fragments
 from sherd.policies.project import Projection, projection
 
-PATIENCE = 60.0  # seconds after which a receive that nobody answers counts as a deadlock
+PATIENCE = 30.0  # seconds after which a receive that nobody answers counts as a deadlock
 
 
 @dataclass

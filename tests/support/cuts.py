@@ -8,7 +8,7 @@ from typing import Any
 
 from choreography import Outcome, World, run_whole
 from odd import Feedback, Winding
-from small import Explicit, QLearning, Reinforce
+from small import Explicit, QLearning
 
 import sherd
 from sherd.algorithms.ppo import PPO
@@ -23,8 +23,7 @@ FULL = {"normalise_observations": True, "normalise_rewards": True, "target_kl": 
 ALGORITHMS: dict[str, Any] = {
     "ppo": PPO(**TINY),
     "gru": PPO(**TINY, **FULL, network="gru", memory_units=4),
-    "reinforce": Reinforce(),
-    "explicit": Explicit(),
+    "reinforce": Explicit(),
     "replay": QLearning(),
     "winding": Winding(),
     "feedback": Feedback(),

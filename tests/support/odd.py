@@ -40,44 +40,6 @@ class Winding(Reinforce):
 
 
 @dataclass(frozen=True)
-class TwoWriters(Reinforce):
-    """One cell that acting writes in the loop and learning behind it."""
-
-    def state(self, params: Any) -> Any:
-        del params
-        return {"mood": per_env(jnp.float32(0))}
-
-    @act
-    def feel(self, mood: Any) -> Any:
-        return mood + 1
-
-    @learn
-    def calm(self, mood: Any) -> Any:
-        return mood / 2
-
-    def loop(self, env: Any, learner: Any, state: Any) -> None:
-        for _ in env.steps(self.horizon):
-            action, extra = self.explore(learner.params, env.obs)
-            state.mood = self.feel(state.mood)
-            env.step(action, extra)
-        learner.step(self.loss, self.advantages(env.rollout))
-        state.mood = self.calm(state.mood)
-
-
-@dataclass(frozen=True)
-class WrittenBefore(TwoWriters):
-    """The same, but learning writes the cell before the loop that acting writes it in."""
-
-    def loop(self, env: Any, learner: Any, state: Any) -> None:
-        state.mood = self.calm(state.mood)
-        for _ in env.steps(self.horizon):
-            action, extra = self.explore(learner.params, env.obs)
-            state.mood = self.feel(state.mood)
-            env.step(action, extra)
-        learner.step(self.loss, self.advantages(env.rollout))
-
-
-@dataclass(frozen=True)
 class SharedByActing(Reinforce):
     """A cell shared by all environments that acting writes."""
 
