@@ -4,7 +4,7 @@
 
 Two processes per transport. *Latency* is a round trip of 128 bytes; beside it a bare ping-pong of two
 semaphores, which nothing that sleeps while it waits can beat; once with both processes on one core (what the
-code costs) and once on two (what waking another core costs as well). *Throughput* is the time per rollout, from a
+code costs), once on two (what waking another core adds). *Throughput* is the time per rollout, from a
 private array of the sender to where the receiver can read it, over a burst that ends with an answer; beside
 it one np.copyto of the same bytes within one process. All transports take turns, several times over, and
 medians are printed, because machines are shared. pyzmq is used if it is there, and needed for nothing else.
@@ -13,9 +13,11 @@ medians are printed, because machines are shared. pyzmq is used if it is there, 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +29,12 @@ SIZES = {"64 KB": 64 * 1024, "1 MB": 1024**2, "16 MB": 16 * 1024**2}
 ROUND_TRIPS = 500
 BYTES_PER_BURST = 256 * 1024**2
 REPEATS = 9
-BARE, COPY = "bare semaphores", "np.copyto"
+BARE, COPY, COPIES = "bare semaphores", "np.copyto", "np.copyto, two targets in turn"
 
 
 def answer(end: Any, burst: int, core: int | None) -> None:
     """The other process: after every `burst` messages, one small answer."""
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     pin(core)
     channel, reply, got = end.open(), np.ones(SMALL, "uint8"), 0
     while True:
@@ -39,6 +42,14 @@ def answer(end: Any, burst: int, core: int | None) -> None:
             got += channel.receive()
         got -= burst
         channel.send(reply)
+
+
+def leave_with_parent() -> None:
+    """End this process when the one that measures is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 def pin(core: int | None) -> None:
@@ -87,7 +98,8 @@ class Bench:
         for process in self.processes:
             process.kill()
             process.join()
-        for *_, keep in self.kept:
+        for near, _, keep in self.kept:
+            near.close()
             if hasattr(keep, "unlink"):
                 keep.unlink()
 
@@ -100,13 +112,13 @@ def timed(step: Callable[[], None], rounds: int) -> float:
     return (time.perf_counter() - began) / rounds
 
 
-def copies(nbytes: int, times: int) -> Callable[[], None]:
-    """What moving the bytes must cost at least, `times` times."""
+def copies(nbytes: int, times: int, targets: int) -> Callable[[], None]:
+    """What moving the bytes must cost at least; a stream has two slots, which a cache may not hold."""
     source: Array = np.ones(nbytes, "uint8")
-    target = source.copy()
+    turns = [source.copy() for _ in range(targets)] * (times // targets)
 
     def step() -> None:
-        for _ in range(times):
+        for target in turns:
             np.copyto(target, source)
 
     return step
@@ -116,7 +128,7 @@ def show(title: str, times: dict[str, list[float]], base: str, nbytes: int | Non
     """One table: medians, and how they compare with the base's, turn by turn."""
     print(f"\n{title}\n\n| transport | median, us | best, us |{' GB/s |' if nbytes else ''} x {base} |")
     print("|---|---|---|---|" + ("---|" if nbytes else ""))
-    for name in [base, *KINDS]:
+    for name in [base, *([COPIES] if base == COPY else []), *KINDS]:
         if name not in times:
             print(f"| {name} | not installed | |{' |' if nbytes else ''} |")
             continue
@@ -146,7 +158,7 @@ def throughput(kinds: dict[str, Any], size: str, nbytes: int) -> None:
     """A table of bursts."""
     burst = max(BYTES_PER_BURST // nbytes, 8)
     bench = Bench(kinds, nbytes, burst, None)
-    bench.steps[COPY] = copies(nbytes, burst)
+    bench.steps |= {COPY: copies(nbytes, burst, 1), COPIES: copies(nbytes, burst, 2)}
     show(f"Throughput: rollouts of {size}", bench.measure(1), COPY, nbytes)
     bench.close()
 

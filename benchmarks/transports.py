@@ -31,6 +31,9 @@ class Link:
         """Called once in the process that uses it."""
         return self
 
+    def close(self) -> None:
+        """Called once by the process that measures."""
+
     def send(self, array: Array) -> None:
         """Hand over an array's content."""
         raise NotImplementedError
@@ -104,6 +107,9 @@ class ZeroMQ(Link):
         (self.socket.bind if self.binds else self.socket.connect)(self.address)
         return self
 
+    def close(self) -> None:
+        self.context.destroy(linger=0)  # left to the garbage collector, it may wait for ever
+
     def send(self, array: Array) -> None:
         self.socket.send(array, copy=array.nbytes < 2**16)
 
@@ -131,7 +137,7 @@ class Streams(Link):
         return self
 
     def send(self, array: Array) -> None:
-        np.copyto(self.writer.slot()[0], array)
+        self.writer.slot()[0][...] = array
         self.writer.publish()
 
     def receive(self) -> int:
@@ -141,7 +147,7 @@ class Streams(Link):
 
 
 def _stream(name: str, nbytes: int) -> StreamSpec:
-    return StreamSpec(name, (Field((1, nbytes), "uint8", 0),), ((0, 1),))
+    return StreamSpec(name, (Field((nbytes,), "uint8", 0),), ((0, nbytes),))
 
 
 @dataclass

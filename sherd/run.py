@@ -118,6 +118,8 @@ def train(
         if directory:
             directory.write_config(describe_run(algorithm, env, policy, run_config))
         sink.start(_info(graph, algorithm, env, policy, run_config))
+        if running.plan:
+            sink.note(str(running.plan))
         cells = session.follow(running)
         run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
         _evaluate_at_end(run, sink)

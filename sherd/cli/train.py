@@ -112,6 +112,8 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
             else "its last training episodes"
         )
         lines.append(f"return {mean} ± {spread} over {over}")
+    if summary.get("bottleneck"):
+        lines.append(summary["bottleneck"])
     lines.append(
         f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
     )

@@ -81,7 +81,7 @@ class Accounts:
             sending=sending / whole,
             queue=self._fill(fragment.name),
             restarts=self._restarts[fragment.name],
-            staleness=rows.staleness if learning and self._cut.policy.asynchronous else None,
+            staleness=rows.staleness if learning and self._cut.policy.runs_ahead else None,
         )
 
     def _fill(self, name: str) -> float | None:
@@ -97,7 +97,7 @@ class Accounts:
         return [stream for stream, _ in self._wiring.streams_of(crossing)]
 
     def ledger(self, rows: Rows) -> Ledger:
-        """Samples that were sent to learning; those that never leave their process are learnt from at once."""
+        """Samples that were sent to learning; what never leaves its process is learnt from at once."""
         per_env = self._cut.graph.steps_per_iteration() // self._cut.graph.envs
         lines = []
         sources = {self._cut.owner[n.name] for n in self._cut.graph.nodes() if n.role == "env"}
@@ -115,9 +115,7 @@ class Accounts:
         counts = stream.counts()
         steps = per_env * sum(high - low for low, high in stream.spec.rows)
         flying = (counts.published - counts.taken) * steps
-        return StreamCounts(
-            counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name
-        )
+        return StreamCounts(counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name)
 
     def bottleneck(self) -> str:
         """One sentence on the whole run."""

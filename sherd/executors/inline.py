@@ -15,6 +15,8 @@ TARGET_SECONDS = 0.3  # how long one call of a program may take, so that display
 class InlineRun:
     """A run in this process."""
 
+    plan = None  # nothing is placed anywhere else
+
     def __init__(self, program: Program, iterations: int, batched: bool) -> None:
         self.program, self._iterations, self._batched = program, iterations, batched
         self._stopped = False
@@ -47,8 +49,12 @@ class InlineRun:
     def bottleneck(self) -> None:
         """One process has no other to wait for."""
 
-    def close(self) -> None:
+    def processes(self) -> None:
+        """There is only this one."""
+
+    def close(self, at_once: bool = False) -> None:
         """End the run and free what it holds."""
+        del at_once
         self.program.close()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -36,15 +39,16 @@ class ProcessRun:
         self._order = order
         self.cut: Fragments = optimise(partition(order.graph, order.policy))
         self.programs = {f.name: projection(self.cut, f.name) for f in self.cut.fragments}
-        self.plan: Plan = place(self.cut)
         self._patterns = self._find_simulators()
+        self.plan: Plan = self._without_hopeless_restarts(place(self.cut))
         self._wiring = Wiring(self.cut, self.programs, frozenset(self._patterns))
         self._leader = leader_of(self.cut)
-        self._rows = Rows(self.cut, self._leader, self._wiring, order.policy.asynchronous)
+        self._rows = Rows(self.cut, self._leader, self._wiring, order.policy.runs_ahead)
         self._coordinators: dict[str, str] = {}
         self._supervisor = Supervisor([self._spec(one) for one in self.plan.placements], self._wake)
         self._accounts = Accounts(self.cut, self._wiring, self._supervisor.board)
         self._digests: dict[int, str] = {}
+        self._restarts: Counter[str] = Counter()
         self._over = self._stopped = False
         try:
             self._supervisor.start()
@@ -59,6 +63,21 @@ class ProcessRun:
             if fragment.kind == "environment"
         }
         return {name: pattern for name, pattern in found.items() if pattern is not None}
+
+    def _without_hopeless_restarts(self, plan: Plan) -> Plan:
+        """What is exchanged within an iteration cannot be asked for again, unless by a simulator."""
+        root = self.cut.graph.root.index
+        hopeful = {
+            name
+            for name, program in self.programs.items()
+            if all(
+                c.scope == root and (c.source == name or c.how == "shared")
+                for c in program.crossings.values()
+            )
+        }
+        hopeful |= set(self._patterns)
+        kept = [p if p.fragment in hopeful else replace(p, restarts=0) for p in plan.placements]
+        return replace(plan, placements=tuple(kept))
 
     def _wake(self, worker: WorkerSpec) -> None:
         """Ring all bells: somebody may wait for a ring that died with its process."""
@@ -83,7 +102,7 @@ class ProcessRun:
         )
 
     def _turns(self, name: str) -> int | None:
-        if not self._order.policy.asynchronous:
+        if not self._order.policy.runs_ahead:
             return self._order.iterations
         return self._order.iterations * self._rows.turns_per_row if name == self._leader else None
 
@@ -156,9 +175,12 @@ class ProcessRun:
         """Rows as they are complete; in between an empty progress, so that whoever asks to stop is heard."""
         last = time.perf_counter()
         while not self._over:
-            notes = []
-            for event in self._supervisor.events(_SECONDS_BETWEEN_LOOKS):
+            notes, events = [], self._supervisor.events(_SECONDS_BETWEEN_LOOKS)
+            for event in events:
                 notes += self._handle(event)
+            failures = [event for event in events if isinstance(event, Failed)]
+            if failures:
+                raise self._failure(min(failures, key=_is_consequence))
             rows, now = self._rows.complete(), time.perf_counter()
             if rows:
                 yield Progress(rows, now - last, self._accounts.picture(self._rows), notes)
@@ -179,22 +201,29 @@ class ProcessRun:
                 self._rows.add(worker, *content)
         elif isinstance(event, Restarted):
             self._rows.restarts += 1
+            self._restarts[worker.name] += 1
             self._accounts.restarted(worker)
-            return [f"{worker.name} {event.cause}: started again (attempt {event.attempt + 1})"]
-        elif isinstance(event, Failed):
-            raise self._failure(event)
+            cause = event.cause.partition("\n")[0]
+            return [f"{worker.name} was started again, {event.attempt} of {worker.restarts} times: {cause}"]
         elif isinstance(event, Ended) and worker.fragment == self._leader:
             self._over = not any(one.fragment == self._leader for one in self._supervisor.running)
         return []
 
     def _failure(self, event: Failed) -> Exception:
         worker = event.worker
-        nodes = [n for n in self._order.graph.nodes() if self.cut.owner[n.name] == worker.fragment]
-        where = f"\n  at {nodes[0].source.quoted()}" if nodes else ""
         if event.usage:
             return UsageError(event.cause)
         story = "".join(f"\n  | {line}" for line in event.traceback.rstrip().splitlines())
-        return RunError(f"{worker.name}, a process of kind {worker.kind}, failed: {event.cause}{where}{story}")
+        return RunError(
+            f"{worker.name}, a process of kind {worker.kind}, failed: {event.cause}"
+            f"{self._place_in_loop(event)}{story}"
+        )
+
+    def _place_in_loop(self, event: Failed) -> str:
+        """The line of the loop whose stage the traceback came through, or the fragment's first."""
+        owned = [n for n in self._order.graph.nodes() if self.cut.owner[n.name] == event.worker.fragment]
+        inside = [n for n in owned if re.search(rf", in {re.escape(n.op.name)}$", event.traceback, re.M)]
+        return "".join(f"\n  in the loop at {node.source.quoted()}" for node in (inside or owned)[:1])
 
     def _require_agreement(self) -> None:
         if len(set(self._digests.values())) > 1:
@@ -229,17 +258,38 @@ class ProcessRun:
         """One sentence on what held the run up."""
         return self._accounts.bottleneck()
 
-    def close(self) -> None:
-        """End all processes and free the shared memory."""
-        self._supervisor.close()
-        if self._wiring.arena is not None:
-            self._wiring.arena.unlink()
-            self._wiring.arena.close()
+    def processes(self) -> dict[str, Any]:
+        """Which process runs what, for people who look at the machine."""
+        return {
+            one.name: {
+                "kind": one.kind,
+                "pid": self._supervisor.pid(one.name),
+                "restarts": self._restarts[one.name],
+            }
+            for one in self.plan.placements
+        }
+
+    def close(self, at_once: bool = False) -> None:
+        """End all processes, with or without time for an orderly end, and free the shared memory."""
+        try:
+            self._supervisor.kill() if at_once else self._supervisor.close()
+        finally:
+            if self._wiring.arena is not None:
+                self._wiring.arena.unlink()
+                self._wiring.arena.close()
+
+
+def _is_consequence(failed: Failed) -> bool:
+    """Whether a process seems to have failed because another one, with which it computes, was gone."""
+    words = (failed.cause + failed.traceback).lower()
+    return "sigabrt" in words or any(name in words for name in ("gloo", "coordination service", "nccl"))
 
 
 def leader_of(cut: Fragments) -> str:
     """The fragment that applies updates: its iterations are the run's."""
-    nodes = [node for role in ("apply", "learn", "act", "env") for node in cut.graph.nodes() if node.role == role]
+    nodes = [
+        node for role in ("apply", "learn", "act", "env") for node in cut.graph.nodes() if node.role == role
+    ]
     return cut.owner[nodes[0].name]
 
 

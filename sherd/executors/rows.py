@@ -15,8 +15,8 @@ Summary = dict[str, float]
 class Rows:
     """Collects reports until an iteration is complete.
 
-    In an asynchronous run the learner's report completes a row, with whatever episodes ended meanwhile. A server
-    that applies gradients one by one makes as many turns for a row as there are workers.
+    In an asynchronous run the learner's report completes a row, with whatever episodes ended meanwhile. A
+    server that applies gradients one by one makes as many turns for a row as there are workers.
     """
 
     def __init__(self, cut: Fragments, leader: str, wiring: Wiring, asynchronous: bool) -> None:
@@ -25,22 +25,28 @@ class Rows:
         self._expected = sum(wiring.shares(name) for name in owners)
         lanes = [wiring.lanes(c) for c in cut.crossings if c.how == "mean"]
         self.turns_per_row = max([1, *lanes]) if asynchronous else 1
-        self._pending: dict[int, list[Summary]] = {}
+        self._pending: dict[int, dict[Any, Summary]] = {}  # by iteration and sender
         self._metrics: dict[int, Summary] = {}
         self._loose: list[Summary] = []
         self.made = self.restarts = 0
         self.dropped = 0
         self.staleness = 0.0
 
-    def add(self, worker: WorkerSpec, iteration: int, summary: Summary, news: dict[str, Any] | None = None) -> None:
-        """What one process reports of one iteration."""
+    def add(
+        self, worker: WorkerSpec, iteration: int, summary: Summary, news: dict[str, Any] | None = None
+    ) -> None:
+        """What one process reports of one iteration; what a successor reports again counts for nothing."""
+        news = dict(news or {})
+        sender = worker.name, news.pop("group", 0)
         episodes = {k: v for k, v in summary.items() if k in (*EPISODES, "bad_env")}
         if worker.fragment == self._leader and worker.replica == 0:
             self._metrics[iteration] = {k: v for k, v in summary.items() if k not in episodes} | {
-                k: v for k, v in (news or {}).items() if v is not None
+                k: v for k, v in news.items() if v is not None
             }
-        if episodes:
-            (self._loose if self._asynchronous else self._pending.setdefault(iteration, [])).append(episodes)
+        if episodes and self._asynchronous:
+            self._loose.append(episodes)
+        elif episodes and iteration >= self.made:
+            self._pending.setdefault(iteration, {}).setdefault(sender, episodes)
 
     def complete(self) -> list[Summary]:
         """The rows that are complete, in order."""
@@ -57,7 +63,7 @@ class Rows:
         if not self._asynchronous:
             if len(self._pending.get(self.made, ())) < self._expected:
                 return None
-            episodes = self._pending.pop(self.made)
+            episodes = list(self._pending.pop(self.made).values())
         else:
             episodes, self._loose = self._loose, []
         metrics = _mean([self._metrics.pop(turn) for turn in turns])

@@ -63,7 +63,7 @@ class Wiring:
     def lanes(self, crossing: Crossing) -> int:
         """How many lanes a message of an asynchronous run comes from; 0: it is awaited from all."""
         free = [f for f in self.cut.fragments if f.kind in ("environment", "actor", "policy")]
-        if not self.cut.policy.asynchronous:
+        if not self.cut.policy.runs_ahead:
             return 0
         if crossing.how == "mean":
             return self.cut[crossing.source].replicas
@@ -154,8 +154,10 @@ class Wiring:
             self.groups.setdefault(f"lanes of {crossing.target}", []).append(stream)
 
     def _add(self, crossing: Crossing, stream: str, rows: Range) -> None:
-        """A stream for a range of environments, with a writer for each share of the source that overlaps it."""
-        overlaps = [self._overlap(crossing.source, share, rows) for share in range(self.shares(crossing.source))]
+        """A stream for a range of environments, with a writer for each share that overlaps it."""
+        overlaps = [
+            self._overlap(crossing.source, share, rows) for share in range(self.shares(crossing.source))
+        ]
         ranges = tuple((low - rows[0], high - rows[0]) for low, high in overlaps if low < high)
         self.specs[stream] = StreamSpec(stream, self._fields(crossing, rows[1] - rows[0]), ranges)
 
@@ -192,7 +194,7 @@ class Wiring:
     def into(self, crossing: Crossing, share: int) -> Any:
         """The receiving end of a share, None where it belongs to a gate of lanes."""
         if crossing.how == "shared":
-            latest = self.cut.policy.asynchronous
+            latest = self.cut.policy.runs_ahead
             return SharedIn(self.store[crossing.name], share, bool(crossing.refreshes), latest)
         if self.lanes(crossing):
             return None
@@ -216,7 +218,7 @@ class Wiring:
             axes=tuple(self.axes(c) for c in through),
             rows_per_lane=0 if gradients else self.cut.graph.envs // lanes,
             steps_per_lane=steps // through[0].times if gradients else steps,
-            max_staleness=self.cut.policy.max_staleness,
+            max_staleness=self.cut.policy.staleness_limit,
         ), [c.name for c in through]
 
 

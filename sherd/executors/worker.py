@@ -15,6 +15,7 @@ import numpy as np
 from sherd.author.algorithm import Algorithm
 from sherd.author.environments import graph_stepping
 from sherd.envs import describe, make_graph, make_host
+from sherd.executors.rows import EPISODES
 from sherd.executors.wiring import saved_cells
 from sherd.graph import trace
 from sherd.graph.ir import Ref
@@ -135,13 +136,16 @@ class _Worker:
         self._save()
         ages = self.session.ages
         self.context.row.staleness = int(1000 * np.mean(ages)) if ages else 0
-        news = {"dropped": self.session.dropped - dropped, "staleness": float(np.mean(ages)) if ages else None}
+        news = {
+            "dropped": self.session.dropped - dropped,
+            "staleness": float(np.mean(ages)) if ages else None,
+        }
         self.context.send(("iteration", number, summary, news))
 
     def _global(self, summary: dict[str, float]) -> dict[str, float]:
         """A summary whose numbers can be added to those of other replicas."""
         if isinstance(self.program, XlaProgram) and self.assignment.replica:
-            return {name: 0.0 for name in summary}  # this program has added them up already
+            return dict.fromkeys(summary, 0.0)  # this program has added them up already
         if "bad_env" in summary and not isinstance(self.program, XlaProgram):
             summary["bad_env"] += self._share.first
         return summary
@@ -196,14 +200,20 @@ class _Worker:
                 self.program.cells[name] = Ref(0, refresh.inside).pick(parts[number])
 
     def _catch_up(self) -> None:
-        for crossing in self._whole.crossings.values():
-            port = self._ports[crossing.name]
-            if crossing.target == self.assignment.fragment and crossing.how == "shared":
-                newest = port.resume()
+        """Go on with the first iteration whose messages are not all sent."""
+        me, crossings = self.assignment.fragment, self._whole.crossings.values()
+        sends = [(c, self._ports[c.name]) for c in crossings if c.source == me and c.how == "rows"]
+        made = min((port.published // crossing.times for crossing, port in sends), default=0)
+        for crossing, port in sends:
+            port.resume(made * crossing.times)
+        for crossing in crossings:
+            if crossing.target == me and crossing.how == "shared":
+                newest = self._ports[crossing.name].resume(made * crossing.times)
                 if newest is not None:
                     self._refresh(crossing, newest)
-            elif crossing.source == self.assignment.fragment and crossing.how == "rows":
-                self.program.iteration = port.published // crossing.times
+        self.program.iteration = made
+        if made:  # the predecessor may have died before it could report; a second report counts for nothing
+            self.context.send(("iteration", made - 1, dict.fromkeys((*EPISODES, "bad_env"), 0.0)))
 
     def _digest(self) -> str:
         """What all replicas must agree on at the end."""

@@ -147,7 +147,9 @@ class Graph:
         return [
             cell.name
             for cell in self.cells
-            if cell.name not in ("env", "replay") and all(axis is None for axis in cell.env_axes) and cell.env_axes
+            if cell.name not in ("env", "replay")
+            and all(axis is None for axis in cell.env_axes)
+            and cell.env_axes
         ]
 
     def steps_per_iteration(self) -> int:

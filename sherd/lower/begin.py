@@ -22,7 +22,7 @@ from sherd.spaces import GraphEnv, zeros
 def begin_host_program(
     graph: Graph, held: tuple[Held, ...], algorithm: Algorithm, setting: Setting, env: GraphEnv | None = None
 ) -> HostProgram:
-    """A program that is ready for its first iteration; `env` is what `setting.stepping` steps, if anything."""
+    """A program that is ready for its first iteration; `env` is what `setting.stepping` steps."""
     program = HostProgram(graph, setting)
 
     def reset() -> Any:

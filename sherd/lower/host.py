@@ -21,10 +21,11 @@ from sherd.graph.ir import Graph, Node, Ref, Scope, Value, refs_in, uses
 from sherd.lower.driver import Driver
 from sherd.lower.parts import Clock, HostNode, HostReceive, HostRegion, HostScope, HostSend, Store, fill
 from sherd.lower.ports import Port
-from sherd.lower.regions import MESSAGES, NO_ENVIRONMENT, Item, Region, inputs_of, reduces, split
+from sherd.lower.regions import MESSAGES, NO_ENVIRONMENT, Item, Region, inputs_of, reduces, roles_in, split
 from sherd.lower.share import Share
 from sherd.lower.spmd import Spmd
 from sherd.lower.summary import metric_names, summarise_episodes, summarise_reports
+from sherd.lower.units import HostUnits, UnitLoop, unit_loop
 from sherd.spaces import HostEnv
 
 
@@ -38,10 +39,8 @@ def with_summary(graph: Graph) -> tuple[Graph, int | None]:
     op = Op("summary", "learn", lambda *given: summarise_reports(names, given))
     node = Node("summary", op, tuple(reports), identity, Source("", 0))
     # Before the messages that end an iteration: it belongs to the region that computes what it reduces.
-    body = list(graph.root.body)
-    at = len(body)
-    while at and isinstance(body[at - 1], Node) and body[at - 1].role in MESSAGES:
-        at -= 1
+    body = graph.root.body
+    at = next((i + 1 for i in reversed(range(len(body))) if not roles_in(body[i]) <= set(MESSAGES)), 0)
     root = replace(graph.root, body=(*body[:at], node, *body[at:]))
     scalar = jax.ShapeDtypeStruct((), np.float32)
     type_ = {shown: scalar for mine in names for shown in mine.values()}
@@ -95,12 +94,17 @@ class HostProgram:
         for piece, needed in zip(pieces, after):
             if isinstance(piece, list):
                 parts.append(self._region(piece, scope, needed))
+            elif isinstance(piece, Scope) and (loop := self._unit_loop(piece)):
+                parts.append(HostUnits(loop, self.graph.values, repeats * scope.trips))
             elif isinstance(piece, Scope):
                 inner = self._lower(piece, set(), repeats * scope.trips)
                 parts.append(HostScope(piece, inner, repeats * scope.trips))
             else:
                 parts.append(self._node(piece, scope, repeats))
         return parts
+
+    def _unit_loop(self, scope: Scope) -> UnitLoop | None:
+        return unit_loop(scope, self.graph.values, self.setting.ports) if self.setting.ports else None
 
     def _node(self, node: Node, scope: Scope, repeats: int) -> Any:
         if node.role == "env":

@@ -32,7 +32,7 @@ def roles_in(item: Item) -> set[str]:
 
 
 def split(body: tuple[Item, ...], host: set[str], spmd: bool = False) -> list[Item | list[Item]]:
-    """Items with a role that only the host can play by themselves, and between them lists that compile together.
+    """What only the host can do, item by item, and between those items lists that compile together.
 
     With `spmd` a list either reduces over replicas or does not: only the former need all of them at once.
     """

@@ -107,6 +107,8 @@ class XlaProgram:
 
     def _spread(self, leaf: Any, spec: P) -> Any:
         """An array over the mesh, of which every process knows the whole."""
+        if self.mesh is None:
+            raise RuntimeError("there is no mesh to spread over")
         whole = np.asarray(leaf)
         return jax.make_array_from_callback(
             whole.shape, NamedSharding(self.mesh, spec), lambda index: whole[index]

@@ -37,13 +37,12 @@ def _same_boundary(one: Crossing, other: Crossing) -> bool:
 def _join(first: Crossing, second: Crossing) -> Crossing:
     shift, sent = len(first.parts), max(first.sent, second.sent)
     received, used = max(first.received, second.received), min(first.first_use, second.first_use)
+    # One may have been put off for longer than the other can wait.
     later = tuple((number + shift, refresh) for number, refresh in second.refreshes)
     return replace(
         first,
         sent=sent,
-        received=received
-        if received < used
-        else sent,  # one may have been put off for longer than the other can
+        received=received if received < used else sent,
         first_use=used,
         parts=first.parts + second.parts,
         refreshes=first.refreshes + later,

@@ -1,4 +1,4 @@
-"""Place fragments on this machine: a process for every replica, and never more threads than there are cores."""
+"""Place fragments on this machine: a process for every replica, no more threads than there are cores."""
 
 from __future__ import annotations
 

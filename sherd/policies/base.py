@@ -6,7 +6,6 @@ Which values cross between fragments, who sends and who waits is derived from th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sherd.errors import UsageError
 from sherd.graph.ir import Node
@@ -47,10 +46,18 @@ class Fragment:
 class DistributionPolicy:
     """Subclass it as a frozen dataclass whose fields are what a user may choose at launch."""
 
-    # Asynchronous: parameters arrive as their latest value and samples wait in bounded queues. A policy that
-    # can be so declares the two as fields.
-    asynchronous: ClassVar[bool] = False
-    max_staleness: ClassVar[int] = 0
+    @property
+    def runs_ahead(self) -> bool:
+        """Asynchronous: parameters arrive as their latest value, and samples wait in bounded queues.
+
+        A policy that can be so has the fields `asynchronous` and `max_staleness`.
+        """
+        return bool(getattr(self, "asynchronous", False))
+
+    @property
+    def staleness_limit(self) -> int:
+        """How many versions old the parameters may be that a sample was made with."""
+        return int(getattr(self, "max_staleness", 0))
 
     def fragments(self) -> tuple[Fragment, ...]:
         """The fragments. Together they own every role, and no role twice."""
@@ -84,5 +91,5 @@ class DistributionPolicy:
                     f"{self.name}: {envs} environments cannot be shared evenly by {fragment.replicas} "
                     f"{fragment.name}\n  fix: use --envs with a multiple of {fragment.replicas}"
                 )
-        if self.asynchronous and self.max_staleness < 0:
-            raise UsageError(f"{self.name}: max_staleness is {self.max_staleness}, but cannot be negative")
+        if self.runs_ahead and self.staleness_limit < 0:
+            raise UsageError(f"{self.name}: max_staleness is {self.staleness_limit}, but cannot be negative")

@@ -62,7 +62,7 @@ class Fragments:
     def collective(self, name: str) -> bool:
         """Whether the replicas of a fragment learn together, so that their reductions see each other."""
         fragment = self[name]
-        if fragment.replicas == 1 or self.policy.asynchronous:
+        if fragment.replicas == 1 or self.policy.runs_ahead:
             return False
         return any(self.owner[n.name] == name and n.role in _REDUCING for n in self.graph.nodes())
 
@@ -159,7 +159,7 @@ def _require_shared_once(cut: Fragments, cell: str, writer: Node) -> None:
     fragment = cut[cut.owner[writer.name]]
     held = next(c for c in cut.graph.cells if c.name == cell)
     shared = any(axis is None for axis in held.env_axes)
-    if not shared or fragment.replicas == 1 or cut.collective(fragment.name) or cut.policy.asynchronous:
+    if not shared or fragment.replicas == 1 or cut.collective(fragment.name) or cut.policy.runs_ahead:
         return
     raise UsageError(
         f"{cut.policy.name} would give the state cell {cell!r} {fragment.replicas} owners: it is shared by "
@@ -171,7 +171,7 @@ def _require_shared_once(cut: Fragments, cell: str, writer: Node) -> None:
 
 def require_no_starving(cut: Fragments) -> None:
     """Who runs ahead must not wait for rows that are made from what it sends."""
-    if not cut.policy.asynchronous:
+    if not cut.policy.runs_ahead:
         return
     free = {f.name for f in cut.fragments if f.kind in ("environment", "actor", "policy")}
     nodes = {node.output: node for node in walk(cut.graph.root)}
@@ -184,7 +184,7 @@ def require_no_starving(cut: Fragments) -> None:
                 f"but waits for what that computes for each environment "
                 f"({cut.graph.values[ref.value].name}{ref.suffix()})\n"
                 + (f"  at {node.source.quoted()}\n" if node else "")
-                + "  fix: leave out --policy.asynchronous, or let acting read only what is shared by all"
+                + "  fix: leave out --policy.runs_ahead, or let acting read only what is shared by all"
             )
 
 

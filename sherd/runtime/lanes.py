@@ -1,8 +1,8 @@
 """Lanes: how an asynchronous learner takes what free-running workers send.
 
 A lane is a share of the environments that runs by itself. A batch has one place for each lane; whoever has
-something ready fills its own place, or, if that is taken already, one that is still free: a fast lane may fill
-two and a slow one none. What was made with parameters that are too old is dropped and counted.
+something ready fills its own place, or, if that is taken already, one that is still free: a fast lane may
+fill two and a slow one none. What was made with parameters that are too old is dropped and counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ports: the ends of what crosses between fragments, over streams and stores.
 
-A wire (`RowsOut`, ...) is plain data that travels to a worker; opened there it becomes a port, with `send`, or
-`receive` and `release`. Every port charges its waiting and copying to the worker's clock, and every message
+A wire (`RowsOut`, ...) is plain data that travels to a worker; opened there it becomes a port, with `send`,
+or `receive` and `release`. Every port charges its waiting and copying to the worker's clock, and every message
 carries the version of the parameters it was made with.
 """
 
@@ -49,24 +49,37 @@ class RowsSender:
         self._session, self._clock = session, session.context.clock
         watch = session.context.watch
         self.writers = [stream.writer(index, watch) for stream, index, _, _ in wire.links]
+        self.units = [(low, high) for _, _, low, high in wire.links]
         self._cuts = [
             [None if axis is None else (slice(None),) * axis + (slice(low, high),) for axis in wire.axes]
             for _, _, low, high in wire.links
         ]
+        self._ahead = [0] * len(self.writers)
 
     @property
     def published(self) -> int:
         """Messages that every link has published."""
         return min(writer.published for writer in self.writers)
 
+    def resume(self, count: int) -> None:
+        """Go on after `count` messages: what a dead predecessor published beyond them is not sent again."""
+        self._ahead = [writer.published - count for writer in self.writers]
+
     def send(self, arrays: Sequence[Any]) -> None:
         """One message."""
         for link in range(len(self.writers)):
             self.send_link(link, arrays, self._cuts[link])
 
+    def send_unit(self, unit: int, arrays: Sequence[Any]) -> None:
+        """One message to one unit, whose rows alone the arrays hold."""
+        self.send_link(unit, arrays)
+
     def send_link(self, link: int, arrays: Sequence[Any], cuts: Sequence[Any] | None = None) -> None:
         """One message over one link; without `cuts` the arrays hold its rows alone."""
         writer = self.writers[link]
+        if self._ahead[link]:
+            self._ahead[link] -= 1
+            return
         with self._clock.waiting():
             views = writer.slot()
         with self._clock.sending():
@@ -100,8 +113,23 @@ class RowsReceiver:
         watch = session.context.watch
         self.any = AnyReader(wire.streams, watch) if wire.grouped else None
         self.readers = self.any.readers if self.any else [stream.reader(watch) for stream in wire.streams]
+        self.units = list(wire.rows) if wire.grouped else []
         self._held = 0
         self._batch: list[np.ndarray[Any, Any]] = []
+
+    def ready(self) -> list[int]:
+        """Wait until at least one stream has a message; all that have one."""
+        if self.any is None:
+            raise RuntimeError("these streams cannot be read as they arrive")
+        with self._clock.waiting():
+            return self.any.take_ready()
+
+    def take_unit(self, unit: int, places: Sequence[Any]) -> None:
+        """Copy the next message of one stream to where it belongs."""
+        reader = self.readers[unit]
+        for place, array in zip(places, reader.take()):
+            np.copyto(place, array)
+        reader.release()
 
     def receive(self) -> list[np.ndarray[Any, Any]]:
         """The next message of every stream."""
@@ -111,7 +139,9 @@ class RowsReceiver:
             self._held += 1
             return taken[0]
         with self._clock.sending():
-            self._batch = [np.concatenate(parts, axis=a) for a, parts in zip(self._gather_axes(), zip(*taken))]
+            self._batch = [
+                np.concatenate(parts, axis=a) for a, parts in zip(self._gather_axes(), zip(*taken))
+            ]
         for reader in self.readers:
             reader.release()
         return self._batch
@@ -181,7 +211,9 @@ class SharedReceiver:
         """The next (or latest) version."""
         self._count += 1
         with self._session.context.clock.waiting():
-            newer = self._reader.latest() if self._latest and self._have else self._reader.wait(self._wanted())
+            newer = (
+                self._reader.latest() if self._latest and self._have else self._reader.wait(self._wanted())
+            )
         self._have = newer if newer is not None else self._have
         self._note_version()
         return self._have
@@ -193,11 +225,13 @@ class SharedReceiver:
     def _wanted(self) -> int:
         return 1 if self._latest else self._count
 
-    def resume(self) -> list[np.ndarray[Any, Any]] | None:
-        """What a restarted worker begins with: the newest version, if there is one."""
-        newest = self._reader.latest()
+    def resume(self, count: int) -> list[np.ndarray[Any, Any]] | None:
+        """What a restarted worker goes on with after `count` messages: that version, or the latest, if any."""
+        with self._session.context.clock.waiting():
+            newest = self._reader.latest() if self._latest or not count else self._reader.wait(count)
+        self._count = count
         if newest is not None:
-            self._have, self._count = newest, self._reader.have
+            self._have = newest
             self._note_version()
         return newest
 

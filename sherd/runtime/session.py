@@ -36,10 +36,14 @@ class Session:
 
     def follow(self, running: Any) -> dict[str, Any]:
         """Make all iterations; return the state cells as they were left."""
+        at_once = False
         try:
+            self._write_processes(running)
             with _interrupts() as asked_to_stop:
                 for progress in running:
                     self._tell(progress)
+                    if progress.notes:
+                        self._write_processes(running)
                     if progress.summaries:
                         self._report(progress.summaries, progress.seconds)
                         self._require_finite(progress.summaries, running)
@@ -50,13 +54,15 @@ class Session:
             cells = dict(running.cells)
             self._save(cells)
             return cells
-        except BaseException:
+        except BaseException as error:
+            at_once = isinstance(error, KeyboardInterrupt)  # the second one
             # An update that was broken off may have given up the memory of the cells it worked on.
             with contextlib.suppress(RuntimeError):
                 self._save(dict(running.cells))
             raise
         finally:
-            running.close()
+            running.close(at_once)
+            self._write_processes(running)
             self._settle_accounts(running)
 
     def _tell(self, progress: Any) -> None:
@@ -64,6 +70,12 @@ class Session:
             self.sink.note(note)
         if progress.statuses:
             self.sink.fragments(progress.statuses)
+
+    def _write_processes(self, running: Any) -> None:
+        """Which process runs what, for as long as it does."""
+        processes = running.processes()
+        if self.directory and processes:
+            self.directory.write_json("processes", processes)
 
     def _settle_accounts(self, running: Any) -> None:
         """Where every sample went, and what held the run up; for runs of several processes."""

@@ -159,6 +159,8 @@ class _Group:
             if writer.published < self.sent // self.plan.trips:  # it was complete, and not yet handed over
                 writer.slot()
                 writer.publish()
+        if self.sent >= self.plan.trips:  # nor perhaps reported; a second report counts for nothing
+            self._report()
 
     def step(self) -> None:
         """Take the actions, step, and send what happened."""
@@ -235,8 +237,11 @@ class _Group:
     def _finish(self) -> None:
         for writer, _ in self._each_rollout:
             writer.publish()
+        self._report()
+
+    def _report(self) -> None:
         iteration = self.sent // self.plan.trips - 1
-        self._context.send(("episodes", iteration, summarise(self._episodes)))
+        self._context.send(("episodes", iteration, summarise(self._episodes), {"group": self.plan.first}))
 
 
 def summarise(episodes: dict[str, np.ndarray[Any, Any]]) -> dict[str, float]:

@@ -193,8 +193,7 @@ def test_nobody_who_acts_by_itself_forms_a_ring():
     assert {f.ring for f in cut.fragments} == {1}
 
 
-def test_the_judge_sees_what_is_never_sent(monkeypatch):
-    monkeypatch.setattr(choreography, "PATIENCE", 1.0)
+def test_the_judge_sees_what_is_never_sent():
     cut = coalesce(partition(traced("ppo"), SingleLearnerCoarse()))
     first, *others = cut.crossings
     never = dataclasses.replace(first, sent=first.sent - 1)  # no item of that scope ends there

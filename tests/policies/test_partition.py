@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import graphs
 import pytest
+from cuts import Assigned
 from odd import Feedback, SharedByActing
 from small import Explicit, QLearning, Reinforce
 
@@ -49,6 +50,16 @@ def test_fine_exchanges_observations_and_actions_at_every_step():
         ("learner", "actors", "rows", 128, {"action"}),
         ("actors", "learner", "rows", 128, {"env.first", "env.obs"}),
         ("actors", "learner", "rows", 1, kept),  # what acting saw and chose is there already
+    ]
+
+
+def test_what_was_received_in_a_loop_is_not_sent_again_behind_it():
+    """Who steps has had every action; it stacks them itself and is sent only the rest of what acting made."""
+    owners = {node.name: "learner" for node in graphs.feed_forward().nodes()} | {"explore": "policy"}
+    sent = crossings(Assigned(tuple(owners.items())))
+    assert [(times, what) for source, _, _, times, what in sent if source == "policy"] == [
+        (128, {"action"}),
+        (1, {"rollout.extra"}),
     ]
 
 

@@ -117,6 +117,59 @@ def test_no_version_is_ever_torn(make_store, slots):
     assert seen > 20
 
 
+class Overtaken:
+    """An array whose copying takes so long that the writer comes round meanwhile, and is not done yet."""
+
+    def __init__(self, array, overtake):
+        self.array, self.overtake = array, overtake
+
+    def copy(self):
+        half = self.array.copy()
+        self.overtake()
+        half[1:] = self.array[1:]
+        return half
+
+
+class Failing:
+    """An array that cannot be copied."""
+
+    shape, dtype = FIELDS[1].shape, np.dtype(FIELDS[1].dtype)
+
+    def __array__(self, dtype=None, copy=None):
+        raise InterruptedError
+
+
+def test_a_copy_during_which_the_slot_was_overwritten_is_thrown_away(make_store):
+    store = make_store(slots=2)
+    writer = store.writer()
+    writer.publish(arrays_of(1), 1)
+
+    def overtake():
+        writer.publish(arrays_of(2), 2)
+        with pytest.raises(InterruptedError):
+            writer.publish([arrays_of(3)[0], Failing()], 3)
+
+    views = store.views(writeable=False)
+    views[0][0] = Overtaken(views[0][0], overtake)
+    assert store.copy_out(0, views) is None
+    assert_whole(store.reader(0, never).latest(), 2)
+
+
+def test_a_version_that_is_announced_while_rings_are_picked_up_is_not_missed(make_store):
+    store = make_store(readers=1)
+    writer, bell = store.writer(), store.bells[0]
+    writer.publish(arrays_of(1), 1)
+    reader, pick_up = store.reader(0, never), bell.pick_up
+
+    def announce(*args):
+        bell.pick_up = pick_up
+        writer.publish(arrays_of(2), 2)
+        return pick_up(*args)
+
+    bell.pick_up = announce
+    assert_whole(reader.latest(), 2)
+
+
 def test_a_writer_killed_in_mid_version_leaves_the_one_before(make_store):
     store, said = make_store(), SPAWN.Event()
     process = start(publish_half, store, 5, said)

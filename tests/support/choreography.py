@@ -26,7 +26,7 @@ from sherd.lower.xla import initial_cells
 from sherd.policies.partition import Fragments
 from sherd.policies.project import Projection, projection
 
-PATIENCE = 30.0  # seconds after which a receive that nobody answers counts as a deadlock
+PATIENCE = 10  # looks, a moment apart, at which everybody was waiting: then it is a deadlock
 
 
 @dataclass
@@ -78,11 +78,13 @@ class Mail:
     """One queue for each crossing, and how many messages went through it."""
 
     names: list[str]
+    running: int  # fragments that have not ended
 
     def __post_init__(self) -> None:
         self.queues = {name: queue.Queue() for name in self.names}
         self.counts = dict.fromkeys(self.names, 0)
-        self.given_up = threading.Event()
+        self.awaited: set[str] = set()
+        self.failed = threading.Event()
 
     def send(self, name: str, message: Any) -> None:
         """Never waits."""
@@ -90,14 +92,27 @@ class Mail:
         self.queues[name].put(message)
 
     def receive(self, name: str) -> Any:
-        """Wait for the next message, unless somebody failed."""
-        for _ in range(int(PATIENCE * 10)):
+        """Wait for the next message, unless nobody is left who could send it."""
+        self.awaited.add(name)
+        try:
+            return self._next(name)
+        finally:
+            self.awaited.discard(name)
+
+    def _next(self, name: str) -> Any:
+        stuck = 0
+        while stuck < PATIENCE:
             try:
-                return self.queues[name].get(timeout=0.1)
+                return self.queues[name].get(timeout=0.05)
             except queue.Empty:
-                if self.given_up.is_set():
-                    raise RuntimeError(f"{name}: another fragment failed") from None
+                stuck = stuck + 1 if self._all_wait() else 0
+            if self.failed.is_set():
+                raise RuntimeError(f"{name}: another fragment failed")
         raise RuntimeError(f"{name} never arrives: a deadlock")
+
+    def _all_wait(self) -> bool:
+        empty = [name for name in list(self.awaited) if self.queues[name].empty()]
+        return len(empty) == self.running
 
 
 @dataclass
@@ -176,7 +191,7 @@ def run_whole(world: World, graph: Graph, iterations: int = 2) -> Outcome:
 def run_fragments(world: World, cut: Fragments, iterations: int = 2) -> Outcome:
     """Run every fragment in a thread; the cells are those of their owners, mirrors must agree with them."""
     first = world.begin(cut.graph)
-    mail = Mail([crossing.name for crossing in cut.crossings])
+    mail = Mail([crossing.name for crossing in cut.crossings], running=len(cut.fragments))
     parts = [projection(cut, fragment.name) for fragment in cut.fragments]
     players = [Player(world, one.graph, _held(one, first), mail) for one in parts]
     failures: list[BaseException] = []
@@ -187,7 +202,9 @@ def run_fragments(world: World, cut: Fragments, iterations: int = 2) -> Outcome:
                 player.iterate(iteration)
         except BaseException as error:
             failures.append(error)
-            mail.given_up.set()
+            mail.failed.set()
+        finally:
+            mail.running -= 1
 
     threads = [threading.Thread(target=work, args=(player,)) for player in players]
     for thread in threads:

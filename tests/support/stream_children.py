@@ -1,4 +1,4 @@
-"""What the child processes of the stream and store tests do."""
+"""What the stream and store tests share, and what their child processes do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from sherd.runtime.shared import Closed
+from sherd.runtime.shared import Closed, Field
+from sherd.runtime.streams import StreamSpec
 
 SPAWN = get_context("spawn")
 
@@ -44,6 +45,34 @@ def orphaned():
 
 def value(writer, message):
     return message * 10 + writer
+
+
+def never():
+    raise Closed
+
+
+def spec_of(writers=1, slots=2, name="rollouts", rows_each=2):
+    """Two fields: one with the environments in front, one with time in front."""
+    rows = tuple((i * rows_each, (i + 1) * rows_each) for i in range(writers))
+    total = writers * rows_each
+    fields = (Field((total, 3), "float32", 0), Field((5, total), "int32", 1))
+    return StreamSpec(name, fields, rows, slots)
+
+
+def put(writer, number, tag=0):
+    for array in writer.slot():
+        array[...] = number
+    writer.publish(tag)
+
+
+def expected(writers, number, rows_each=2):
+    return np.repeat([value(writer, number) for writer in range(writers)], rows_each)
+
+
+def assert_message(arrays, writers, number):
+    rows = expected(writers, number)
+    np.testing.assert_array_equal(arrays[0], np.repeat(rows[:, None], 3, 1))
+    np.testing.assert_array_equal(arrays[1], np.repeat(rows[None], 5, 0))
 
 
 def write_messages(stream, index, count):

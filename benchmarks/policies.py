@@ -1,0 +1,163 @@
+"""Where does each distribution policy win? PPO's steps per second under every one of them.
+
+    python benchmarks/policies.py                 all workloads, every policy, one after another
+    python benchmarks/policies.py slow cartpole
+    python benchmarks/policies.py --write         also put the table into the documents
+
+Each measurement is one training run in processes of its own, counted once everything is compiled. Rounds over
+all policies are interleaved and the best of them is shown, with its ratio to Single: the machine is shared, and
+what slows a run down is never the run itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """PPO on an environment; `actors` is how many simulator processes pay off."""
+
+    title: str
+    env: str
+    envs: int
+    horizon: int
+    steps: int
+    actors: int
+
+
+WORKLOADS = {
+    "cartpole": Workload("CartPole-v1", "CartPole-v1", 8, 128, 200_000, 2),
+    "halfcheetah": Workload("HalfCheetah-v5", "HalfCheetah-v5", 8, 256, 80_000, 2),
+    "slow": Workload("1 ms a step", "slow_env:make", 16, 64, 24_000, 8),
+    "graph": Workload("graph/CartPole-v1", "graph/CartPole-v1", 64, 128, 800_000, 2),
+}
+
+
+def policies(actors: int) -> dict[str, dict[str, object]]:
+    """Every policy that the table shows, with its options."""
+    return {
+        "Single": {},
+        "SingleLearnerCoarse": {"actors": actors},
+        "SingleLearnerCoarse, asynchronous": {"actors": actors, "asynchronous": True},
+        "SingleLearnerFine": {"actors": actors},
+        "MultiLearner": {"learners": 2},
+        "Fused": {},
+        "Environments": {"actors": actors},
+        "Environments, asynchronous": {"actors": actors, "asynchronous": True},
+        "Central": {"workers": 2},
+        "Central, asynchronous": {"workers": 2, "asynchronous": True},
+    }
+
+
+def measure(workload: Workload, policy: str, options: dict[str, object]) -> float | None:
+    """Steps per second of one run; None where the policy cannot hold the environment."""
+    if policy == "Fused" and not workload.env.startswith("graph/"):
+        return None
+    command = [
+        sys.executable,
+        str(HERE / "policies.py"),
+        "--one",
+        json.dumps([workload.__dict__, policy, options]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return None
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def run_one(given: str) -> None:
+    """One training run, in this process and its children."""
+    import sherd
+    from sherd.algorithms.ppo import PPO
+    from sherd.policies import load_policy
+
+    fields, name, options = json.loads(given)
+    workload = Workload(**fields)
+    run = sherd.train(
+        PPO(horizon=workload.horizon),
+        workload.env,
+        policy=load_policy(name.split(",")[0])(**options),
+        steps=workload.steps,
+        envs=workload.envs,
+        eval_episodes=0,
+    )
+    seconds, steps = run.metrics["seconds"], run.metrics["steps"]
+    half = len(seconds) // 4  # the first quarter warms up
+    print(json.dumps((steps[-1] - steps[half]) / (seconds[-1] - seconds[half])))
+
+
+def table(results: dict[str, dict[str, float | None]], names: list[str]) -> str:
+    """The results in Markdown: steps per second, and how many times Single's."""
+    lines = ["| policy | " + " | ".join(WORKLOADS[name].title for name in names) + " |"]
+    lines.append("|---|" + "---|" * len(names))
+    for policy in policies(2):
+        cells = []
+        for name in names:
+            rate, single = results[name].get(policy), results[name]["Single"]
+            cells.append(f"{rate:,.0f} ({rate / single:.1f}x)" if rate and single else "-")
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    """What this was measured on."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{os.cpu_count()} cores of {model}, no GPU, Python {platform.python_version()}"
+
+
+def write(text: str) -> None:
+    """Put the table between its marks in the documents that show it."""
+    begin, end = "<!-- policies: begin -->", "<!-- policies: end -->"
+    for file in (HERE.parent / "README.md", HERE.parent / "docs/policies/README.md"):
+        content = file.read_text()
+        if begin in content:
+            head, rest = content.split(begin, 1)
+            file.write_text(f"{head}{begin}\n{text}{end}{rest.split(end, 1)[1]}")
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all of them by default")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true", help="put the table into the documents")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    if given.one:
+        run_one(given.one)
+        return
+    names = given.workloads or list(WORKLOADS)
+    results: dict[str, dict[str, float | None]] = {name: {} for name in names}
+    for number in range(given.rounds):
+        for name in names:
+            for policy, options in policies(WORKLOADS[name].actors).items():
+                rate = measure(WORKLOADS[name], policy, options)
+                best = max(filter(None, (rate, results[name].get(policy))), default=None)
+                results[name][policy] = best
+                print(f"round {number + 1}: {name}, {policy}: {rate and round(rate):}", file=sys.stderr)
+    text = f"Steps per second of PPO, and how many times Single's. {machine()}.\n\n{table(results, names)}"
+    print(text)
+    if given.write:
+        write(text)
+
+
+if __name__ == "__main__":
+    main()

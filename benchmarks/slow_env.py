@@ -1,0 +1,25 @@
+"""A simulator that takes a millisecond for a step, as one that waits for a game server or a robot does."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+
+SECONDS = 0.001
+
+
+class SlowCartPoleEnv(CartPoleEnv):
+    """CartPole that sleeps in every step."""
+
+    def step(self, action: Any) -> Any:
+        """Sleep, then step."""
+        time.sleep(SECONDS)
+        return super().step(action)
+
+
+def make() -> TimeLimit:
+    """One environment, with CartPole's limit of 500 steps."""
+    return TimeLimit(SlowCartPoleEnv(), 500)
