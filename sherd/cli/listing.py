@@ -56,21 +56,29 @@ def built_in(room: str) -> dict[str, str]:
     """
     folder = _PACKAGE / room
     docs = {name: text for file in sorted(folder.glob("*.py")) for name, text in _classes(file)}
-    tables = [_table(node) for node in _parsed(folder / "__init__.py").body]
-    named = next(table for table in tables if table)
-    return {name: docs.get(kind, "") for name, kind in named.items()}
+    return {name: docs.get(kind, "") for name, kind in _table(folder / "__init__.py").items()}
 
 
-def _table(node: ast.stmt) -> dict[str, str]:
-    """BUILT_IN's names and the classes they stand for: `{"ppo": "module:PPO"}` or `{"Single": Single}`."""
-    if not isinstance(node, ast.AnnAssign) or ast.unparse(node.target) != "BUILT_IN":
-        return {}
-    if not isinstance(node.value, ast.Dict):
-        return {}
-    pairs = zip(node.value.keys, node.value.values)
-    return {
-        ast.literal_eval(key): ast.unparse(value).strip("'\"").split(":")[-1] for key, value in pairs if key
-    }
+def _table(file: Path) -> dict[str, str]:
+    """BUILT_IN's names and the classes they stand for.
+
+    It is written as `{"ppo": "module:PPO"}`, or made of a tuple of classes under their own names.
+    """
+    assigned = {ast.unparse(target): value for target, value in _assignments(file)}
+    table = assigned["BUILT_IN"]
+    if isinstance(table, ast.DictComp):
+        classes = assigned[ast.unparse(table.generators[0].iter)]
+        names = [ast.unparse(item) for item in ast.iter_child_nodes(classes) if isinstance(item, ast.Name)]
+        return {name: name for name in names}
+    return {name: path.split(":")[-1] for name, path in ast.literal_eval(table).items()}
+
+
+def _assignments(file: Path) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for node in _parsed(file).body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node.target, node.value
+        elif isinstance(node, ast.Assign):
+            yield node.targets[0], node.value
 
 
 def _classes(file: Path) -> Iterator[tuple[str, str]]:

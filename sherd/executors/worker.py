@@ -6,6 +6,7 @@ Tracing is deterministic, so every process derives the same cut; nothing that is
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,7 @@ class Assignment:
 
 def run(assignment: Assignment, context: Context) -> None:
     """The life of such a process."""
+    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # what it logs is raised and reported
     _Worker(assignment, context).run()
 
 

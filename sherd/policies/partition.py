@@ -184,7 +184,7 @@ def require_no_starving(cut: Fragments) -> None:
                 f"but waits for what that computes for each environment "
                 f"({cut.graph.values[ref.value].name}{ref.suffix()})\n"
                 + (f"  at {node.source.quoted()}\n" if node else "")
-                + "  fix: leave out --policy.runs_ahead, or let acting read only what is shared by all"
+                + "  fix: leave out --policy.asynchronous, or let acting read only what is shared by all"
             )
 
 

@@ -34,9 +34,20 @@ def use_devices(count: int) -> None:
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Make this process one of several that compute together; only possible before JAX has started."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3":
+        _keep_standard_error_to_python()
     with _no_chatter():
         jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
         multihost_utils.sync_global_devices("sherd")  # the first collective is what connects
+
+
+def _keep_standard_error_to_python() -> None:
+    """Libraries in C++ lose it: where the first process dies, JAX lets the others shout and abort."""
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - for good
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -226,7 +226,7 @@ class SharedReceiver:
         return 1 if self._latest else self._count
 
     def resume(self, count: int) -> list[np.ndarray[Any, Any]] | None:
-        """What a restarted worker goes on with after `count` messages: that version, or the latest, if any."""
+        """What a restarted worker goes on with after `count` messages: that version, or the latest."""
         with self._session.context.clock.waiting():
             newest = self._reader.latest() if self._latest or not count else self._reader.wait(count)
         self._count = count

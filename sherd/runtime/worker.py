@@ -153,6 +153,8 @@ def describe(error: BaseException) -> str:
     """
     if isinstance(error, SherdError):
         return str(error)
+    if "Traceback (most recent call last):" in str(error):  # a callback's: the cause is raised there
+        return str(error).rstrip().splitlines()[-1]
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words[:500]}" if words else type(error).__name__
 

@@ -1,10 +1,10 @@
-"""A user's module in which things go wrong on demand; the tests copy it into a run's directory as faulty.py.
+"""A user's module in which things go wrong on demand.
 
 The variable FAULTS says what happens: "worker point count deed; ...". A worker comes to points: `start` (this
 module is imported), `publish` (it holds a slot that it has written), `release` (it holds a slot that it has
-taken), `step` and `reset` of its environments, `stage` (within a compiled program). The deed is done when a
-point has been reached for the count-th time by one process: kill, stop, raise, sleep. Every fault happens
-once in a run, whoever comes there first, unless its count ends in "!", which means every time.
+taken), `step` of its environments, `stage` (within a compiled program). The deed is done when a process has
+come to a point for the count-th time: kill, stop, raise, sleep. Every fault happens once in a run, unless its
+count ends in "!", which means every time. The directory FAULTY_HOME remembers what has happened.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from sherd.runtime import stream_ends
 
 SEEN = [f"{end}{env}" for env in range(4) for end in ("first", "last")] + ["growing"]
 ME = multiprocessing.current_process().name
-HERE = Path(__file__).parent
 reached: Counter[str] = Counter()
+
+
+def home() -> Path:
+    """Where a run remembers its faults."""
+    return Path(os.environ.get("FAULTY_HOME", "."))
 
 
 def come_to(point: str) -> None:
@@ -39,9 +43,9 @@ def come_to(point: str) -> None:
     reached[point] += 1
     for number, fault in enumerate(filter(None, os.environ.get("FAULTS", "").split(";"))):
         worker, place, count, deed = fault.split()
-        if (worker, place) == (ME, point) and reached[point] >= int(count.rstrip("!")):
-            if _claim(HERE / f"fault-{number}") or count.endswith("!"):
-                do(deed)
+        due = (worker, place) == (ME, point) and reached[point] >= int(count.rstrip("!"))
+        if due and (_claim(home() / f"fault-{number}") or count.endswith("!")):
+            do(deed)
 
 
 def _claim(file: Path) -> bool:
@@ -77,13 +81,13 @@ if multiprocessing.parent_process() is not None:
 
 
 class Numbered(gymnasium.Env):
-    """Every observation of a run is another number, and numbers only grow: births times 10,000, plus steps."""
+    """Every observation of a run is another number, and numbers only grow: 10,000 x birth + steps."""
 
     observation_space: Any = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space: Any = gymnasium.spaces.Discrete(2)
 
     def __init__(self) -> None:
-        with open(HERE / "births", "ab") as file:
+        with open(home() / "births", "ab") as file:
             file.write(b"x")
             file.flush()
             self.number = file.tell() * 10_000
@@ -91,7 +95,6 @@ class Numbered(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        come_to("reset")
         self.steps = 0
         return self.observe(), {}
 
@@ -115,8 +118,7 @@ class Watched(Algorithm):
     """A linear policy by REINFORCE that reports which observations it has learnt from."""
 
     horizon: int = 8
-    acting: bool = False  # whether things go wrong in acting
-    hooked: bool = False
+    hooked: str = ""  # the stage in which things may go wrong: "act" or "learn"
 
     def init(self, key: Any) -> Any:
         del key
@@ -130,7 +132,7 @@ class Watched(Algorithm):
 
     @act
     def explore(self, params: Any, obs: Any, key: Any) -> Any:
-        logits = self._pass(obs[..., 1:] @ params["weights"], self.hooked and self.acting)
+        logits = self._pass(obs[..., 1:] @ params["weights"], self.hooked == "act")
         return jax.vmap(jax.random.categorical)(key, logits)
 
     @act
@@ -139,7 +141,7 @@ class Watched(Algorithm):
 
     @learn
     def look(self, rollout: Any) -> Any:
-        numbers = self._pass(rollout.obs[..., 0], self.hooked and not self.acting)
+        numbers = self._pass(rollout.obs[..., 0], self.hooked == "learn")
         ends = [numbers[row, env] for env in range(4) for row in (0, -1)]
         return dict(zip(SEEN, [*ends, (jnp.diff(numbers, axis=0) > 0).all().astype(jnp.float32)]))
 

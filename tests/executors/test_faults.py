@@ -1,0 +1,148 @@
+"""Faults: every kind of process is killed, stopped or raises, with real signals, at the worst moments.
+
+Within ten seconds the run goes on, or ends with one message that says who, why and where in the loop. What
+was learnt is kept, every sample is counted once, and nothing is left: no process, no shared memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import faulty_code
+import numpy as np
+import pytest
+from faulty_code import Numbered, Watched
+from leaks import no_leaks, settles
+
+import sherd
+from sherd.errors import RunError
+from sherd.policies import load_policy
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+__all__ = ["no_leaks"]
+
+LIMIT = 10.0  # seconds between a fault and the end, or the going on, of a run
+FOREVER = 10**9
+
+
+@dataclass
+class Faulty:
+    """A run in which something goes wrong, and its directory."""
+
+    home: Path
+    monkeypatch: pytest.MonkeyPatch
+    notes: list[str] = field(default_factory=list)
+    mapped: set[str] = field(default_factory=set)
+
+    def train(self, policy: str, faults: str, steps: int = FOREVER, hooked: str = "", **fields: Any) -> Any:
+        """Train with faults (faulty_code.py says how they are written)."""
+        self.monkeypatch.setenv("FAULTS", faults)
+        distribution = load_policy(policy)(**fields)
+        algorithm = Watched(hooked=hooked)
+        options: dict[str, Any] = {"steps": steps, "envs": 4, "eval_episodes": 0, "run_dir": self.home / "run"}
+        return sherd.train(algorithm, Numbered, distribution, [self], **options)
+
+    def fails(self, policy: str, faults: str, **options: Any) -> str:
+        """Train until it fails, in time: the message."""
+        with pytest.raises(RunError) as failure:
+            self.train(policy, faults, **options)
+        took = time.time() - max(file.stat().st_mtime for file in self.home.glob("fault-*"))
+        assert took < LIMIT
+        assert not [name for name in self.mapped if os.path.exists(name)], "shared memory left behind"
+        assert self.ledger()["balance"] == 0
+        assert all(one["pid"] is None for one in self.json("processes").values())
+        return str(failure.value)
+
+    def json(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.home / "run" / f"{name}.json").read_text())
+        return found
+
+    def ledger(self) -> dict[str, Any]:
+        return self.json("ledger")
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.home / "run" / "metrics.jsonl").read_text().splitlines()]
+
+    def require_parameters(self) -> None:
+        """The last parameters were saved whole."""
+        for name in ("params", "state"):
+            with np.load(self.home / "run" / f"{name}.npz", allow_pickle=False) as saved:
+                assert saved.files
+                assert all(np.isfinite(saved[leaf]).all() for leaf in saved.files)
+
+    # A sink of the run: it hears notes, and looks which shared memory there is.
+
+    def start(self, info: Any) -> None:
+        self.mapped |= mapped_memory(os.getpid())
+        assert len(self.mapped) > 1
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def iteration(self, row: Any) -> None: ...
+    def fragments(self, statuses: Any) -> None: ...
+    def finish(self, summary: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+def mapped_memory(pid: int) -> set[str]:
+    """The files in /dev/shm that a process looks into: arenas, boards and bells."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.split()[5] for line in lines if "/dev/shm/" in line and "(deleted)" not in line}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    monkeypatch.setenv("FAULTY_HOME", str(tmp_path))
+    return Faulty(tmp_path, monkeypatch)
+
+
+def require_each_sample_once(rows: list[dict[str, Any]]) -> None:
+    """Rows follow each other, and no observation was learnt from twice."""
+    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["steps"] for row in rows] == [32 * row["iteration"] for row in rows]
+    assert all(row["growing"] == 1.0 for row in rows)
+    for env in range(4):
+        ends = [row[f"{end}{env}"] for row in rows for end in ("first", "last")]
+        assert ends == sorted(set(ends))
+
+
+RESTARTS = {
+    "environment": (
+        "SingleLearnerFine",
+        "actors[0] start 1 kill; actors[0] publish 19 kill; actors[0] release 21 kill;"
+        "actors[1] step 40 raise; actors[1] step 41 stop",
+    ),
+    "actor": (
+        "SingleLearnerCoarse",
+        "actors[0] start 1 kill; actors[0] publish 3 kill; actors[0] step 40 raise; actors[1] step 41 stop",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RESTARTS)
+def test_those_that_act_are_started_again_and_the_run_goes_on(kind: str, faulty: Faulty) -> None:
+    policy, faults = RESTARTS[kind]
+    count = len(faults.split(";"))
+    run = faulty.train(policy, faults, steps=9600)
+    assert run.summary["steps"] == 9600
+    rows = faulty.rows()
+    require_each_sample_once(rows)
+    assert rows[-1]["restarts"] == count
+    assert len(faulty.notes) >= count
+    assert any("actors[1] was started again" in note and "SIGSTOP" in note for note in faulty.notes)
+    assert any("actors[0] was started again" in note and "SIGKILL" in note for note in faulty.notes)
+    assert any("environment" in note and "a fault of the user's" in note for note in faulty.notes)
+    ledger = faulty.ledger()
+    assert ledger["balance"] == 0
+    assert ledger["consumed"] == 9600
+    processes = faulty.json("processes")
+    assert sum(one["restarts"] for one in processes.values()) == count
+    assert processes["actors[0]"] == {"kind": kind, "pid": None, "restarts": 3}
+    faulty.require_parameters()

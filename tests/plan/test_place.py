@@ -1,0 +1,62 @@
+"""Placement: a process for every replica, threads that fit, and a fate for each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from sherd.algorithms.ppo import PPO
+from sherd.envs import describe
+from sherd.graph import trace
+from sherd.plan import place
+from sherd.policies.central import Central
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.environments import Environments
+from sherd.policies.multi import MultiLearner
+from sherd.policies.partition import partition
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return trace(PPO(horizon=4), describe("CartPole-v1"), 8)
+
+
+def plan(graph, policy, cores):
+    return place(partition(graph, policy), tuple(range(cores)))
+
+
+@pytest.mark.parametrize("policy", [SingleLearnerCoarse(), MultiLearner(), Environments(4, 2), Central(4)])
+@pytest.mark.parametrize("cores", [1, 2, 4, 16])
+def test_no_more_threads_than_cores_unless_there_are_more_processes(graph, policy, cores):
+    made = plan(graph, policy, cores)
+    threads = sum(one.threads for one in made.placements)
+    assert threads <= max(cores, len(made.placements))
+    assert min(one.threads for one in made.placements) >= 1
+
+
+def test_processes_have_cores_of_their_own_where_there_are_enough(graph):
+    made = plan(graph, SingleLearnerCoarse(actors=2), 8)
+    cores = [core for one in made.placements for core in one.cores]
+    assert len(set(cores)) == len(cores) == 8
+    assert [one.threads for one in made.placements] == [1, 1, 6]
+
+
+def test_nobody_is_pinned_where_processes_outnumber_cores(graph):
+    assert all(not one.cores for one in plan(graph, SingleLearnerCoarse(actors=2), 2).placements)
+
+
+def test_simulators_and_actors_are_restarted_and_learners_end_the_run(graph):
+    fates = {one.fragment: one.restarts for one in plan(graph, Environments(2), 4).placements}
+    assert fates["actors"] > 0
+    assert fates["policies"] == fates["learners"] == 0
+    assert plan(graph, SingleLearnerCoarse(), 4).placements[0].restarts > 0
+    assert all(one.restarts == 0 for one in plan(graph, Central(), 4).placements)
+
+
+def test_a_plan_shows_where_everything_runs(graph):
+    text = str(plan(graph, SingleLearnerCoarse(actors=2), 4))
+    assert text.splitlines() == [
+        "plan: 3 processes on 4 cores",
+        "  actors[0]      actor        1 thread   core 0      restarted up to 3 times",
+        "  actors[1]      actor        1 thread   core 1      restarted up to 3 times",
+        "  learner[0]     learner      2 threads  core 2, 3   ends the run if it dies",
+    ]
