@@ -45,5 +45,5 @@ class Environments(DistributionPolicy):
         if self.asynchronous and self.learners > 1:
             raise UsageError(
                 "Environments: several learners that average gradients take the same step together, so they "
-                "cannot be asynchronous\n  fix: use one learner, or leave out --policy.runs_ahead"
+                "cannot be asynchronous\n  fix: use one learner, or leave out --policy.asynchronous"
             )

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import faulty_code
 import numpy as np
 import pytest
 from faulty_code import Numbered, Watched
-from leaks import no_leaks, settles
+from leaks import no_leaks
 
 import sherd
 from sherd.errors import RunError
@@ -45,7 +43,12 @@ class Faulty:
         self.monkeypatch.setenv("FAULTS", faults)
         distribution = load_policy(policy)(**fields)
         algorithm = Watched(hooked=hooked)
-        options: dict[str, Any] = {"steps": steps, "envs": 4, "eval_episodes": 0, "run_dir": self.home / "run"}
+        options: dict[str, Any] = {
+            "steps": steps,
+            "envs": 4,
+            "eval_episodes": 0,
+            "run_dir": self.home / "run",
+        }
         return sherd.train(algorithm, Numbered, distribution, [self], **options)
 
     def fails(self, policy: str, faults: str, **options: Any) -> str:
@@ -146,3 +149,50 @@ def test_those_that_act_are_started_again_and_the_run_goes_on(kind: str, faulty:
     assert sum(one["restarts"] for one in processes.values()) == count
     assert processes["actors[0]"] == {"kind": kind, "pid": None, "restarts": 3}
     faulty.require_parameters()
+
+
+ENDS = {
+    "policy killed at start-up": ("Environments", "policies[0] start 1 kill"),
+    "policy killed with a slot": ("Environments", "policies[0] publish 40 kill"),
+    "policy stopped": ("Environments", "policies[0] release 40 stop"),
+    "policy raises in a stage": ("Environments", "policies[0] stage 20 raise", "act"),
+    "learner killed at start-up": ("SingleLearnerCoarse", "learner[0] start 1 kill"),
+    "learner killed with a slot": ("SingleLearnerCoarse", "learner[0] release 3 kill"),
+    "learner stopped": ("SingleLearnerCoarse", "learner[0] release 3 stop"),
+    "learner raises in a stage": ("SingleLearnerCoarse", "learner[0] stage 3 raise", "learn"),
+    "server killed at start-up": ("Central", "server[0] start 1 kill"),
+    "server killed with a slot": ("Central", "server[0] release 3 kill"),
+    "server stopped": ("Central", "server[0] release 3 stop"),
+    "server raises in a stage": ("Central", "server[0] stage 3 raise", "apply"),
+    "worker of a server killed": ("Central", "workers[1] publish 3 kill"),
+    "first of two killed": ("MultiLearner", "learners[0] step 50 kill"),
+    "second of two killed": ("MultiLearner", "learners[1] step 50 kill"),
+    "second of two killed at start-up": ("MultiLearner", "learners[1] start 1 kill"),
+    "second of two stopped": ("MultiLearner", "learners[1] step 50 stop"),
+    "first of two raises in a stage": ("MultiLearner", "learners[0] stage 3 raise", "learn"),
+}
+CAUSES = {
+    "kill": "exited with SIGKILL",
+    "stop": "is stopped (SIGSTOP)",
+    "raise": "ValueError: a fault of the user's",
+}
+KINDS = {"policies": "policy", "server": "server"}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_those_that_learn_end_the_run(case: str, faulty: Faulty, capfd: pytest.CaptureFixture[str]) -> None:
+    policy, fault, *hooked = ENDS[case]
+    worker, point, _, deed = fault.split()
+    message = faulty.fails(policy, fault, hooked="".join(hooked))
+    kind = KINDS.get(worker.split("[")[0], "learner")
+    assert message.startswith(f"{worker}, a process of kind {kind}, failed: {CAUSES[deed]}")
+    assert "\n  in the loop at " in message
+    assert "faulty_code.py:" in message
+    assert ("Traceback (most recent call last)" in message) == (deed == "raise")
+    assert not faulty.notes or not any("started again" in note for note in faulty.notes)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err == ""
+    if point != "start":
+        faulty.require_parameters()
+        assert faulty.rows()

@@ -16,7 +16,7 @@ import sherd
 from sherd import act, learn, per_env
 from sherd.envs import describe, make_host
 from sherd.lower.driver import Driver
-from sherd.lower.host import HostProgram
+from sherd.lower.host import HostProgram, Setting
 
 WIDE = 120_000  # wide enough that JAX reads the observation in place instead of copying it
 
@@ -138,10 +138,11 @@ def state_before(kept, env):
 def test_an_iteration_is_one_call_to_act_and_one_to_learn():
     """Everything between two steps of the simulators compiles together, and so does all of the learning."""
     from sherd.algorithms.ppo import PPO
-    from sherd.lower.host import HostNode, HostRegion, HostScope
+    from sherd.lower.parts import HostNode, HostRegion, HostScope
+    from sherd.lower.share import Share
 
     graph = sherd.trace(PPO(horizon=4, hidden=(8,)), describe("CartPole-v1"), envs=2)
-    program = HostProgram(graph, PPO(horizon=4, hidden=(8,)), make_host("CartPole-v1", 2, 0), 0, 10)
+    program = HostProgram(graph, Setting(0, 10, Share.of_replica(2), make_host("CartPole-v1", 2, 0)))
     acting, learning = program._parts
     assert isinstance(acting, HostScope)
     assert [type(part) for part in acting.parts] == [HostRegion, HostNode]

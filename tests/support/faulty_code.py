@@ -118,14 +118,18 @@ class Watched(Algorithm):
     """A linear policy by REINFORCE that reports which observations it has learnt from."""
 
     horizon: int = 8
-    hooked: str = ""  # the stage in which things may go wrong: "act" or "learn"
+    hooked: str = ""  # the stage in which things may go wrong: "act", "learn" or "apply"
 
     def init(self, key: Any) -> Any:
         del key
         return {"weights": jnp.zeros((1, 2))}
 
     def optimiser(self) -> Any:
-        return optax.sgd(1e-2)
+        through = optax.stateless(lambda updates, _: jax.tree.map(self._pass_apply, updates))
+        return optax.chain(through, optax.sgd(1e-2))
+
+    def _pass_apply(self, x: Any) -> Any:
+        return self._pass(x, self.hooked == "apply")
 
     def _pass(self, x: Any, here: bool) -> Any:
         return jax.pure_callback(_in_stage, jax.ShapeDtypeStruct(x.shape, x.dtype), x) if here else x

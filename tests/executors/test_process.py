@@ -1,0 +1,115 @@
+"""The process executor: what runs where, what is written down, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+from leaks import no_leaks  # noqa: F401 - a fixture
+from small import tree_difference
+
+import sherd
+from sherd.algorithms.ppo import PPO
+from sherd.errors import UsageError
+from sherd.executors import choose_executor
+from sherd.policies import Fragment, Fused, Single
+from sherd.policies.central import Central
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.fine import SingleLearnerFine
+from sherd.policies.multi import MultiLearner
+from sherd.runtime.events import MemorySink
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+TINY = PPO(horizon=16, epochs=1, minibatches=2, hidden=(8,))
+RUN = {"envs": 4, "eval_episodes": 0, "seed": 3, "steps": 4 * 16 * 3}
+
+
+def test_simulators_run_without_jax_and_the_run_accounts_for_itself(tmp_path, monkeypatch):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setenv("NOSY_ENV", str(notes))
+    sink = MemorySink()
+    policy = SingleLearnerFine(actors=2, ring=2)
+    run = sherd.train(TINY, "nosy_env:make", policy=policy, sinks=[sink], run_dir=tmp_path / "run", **RUN)
+    found = {int(file.stem): json.loads(file.read_text()) for file in notes.iterdir()}
+    children = {pid: what for pid, what in found.items() if pid != os.getpid()}
+    simulators = [what for what in children.values() if not what["jax"]]
+    assert len(simulators) == 2
+    assert all(what["parent"] == os.getpid() and what["megabytes"] < 150 for what in simulators)
+
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in rows] == [64, 128, 192]
+    assert [row["restarts"] for row in rows] == [0, 0, 0]
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["produced"] == ledger["consumed"] == 192
+    assert ledger["balance"] == ledger["in_flight"] == 0
+    assert run.summary["bottleneck"]
+    assert any(note.startswith("plan: 3 processes") for note in sink.notes)
+    assert sherd.evaluate(tmp_path / "run", episodes=2).return_mean > 0
+
+
+def test_replicas_of_a_learner_end_alike(monkeypatch):
+    """They agree to the last bit, and if they did not the run would say so."""
+    run = sherd.train(TINY, "CartPole-v1", policy=MultiLearner(learners=2), **RUN)
+    whole = sherd.train(TINY, "CartPole-v1", **RUN)
+    assert tree_difference(run.params, whole.params) < 1e-6
+
+    from sherd.executors.process import ProcessRun
+
+    monkeypatch.setattr(ProcessRun, "_require_agreement", ProcessRun._require_agreement)
+    liar = object.__new__(ProcessRun)
+    liar._digests, liar._leader = {0: "a", 1: "b"}, "learners"
+    with pytest.raises(sherd.RunError, match="different parameters"):
+        liar._require_agreement()
+
+
+@dataclass(frozen=True)
+class Halves(sherd.DistributionPolicy):
+    """A user's own cut: everything that prepares batches apart from everything that updates."""
+
+    def fragments(self):
+        preparing = Fragment("preparing", ("env", "act", "learn"))
+        return (preparing, Fragment("updating", ("grad", "apply", "replay", "eval")))
+
+
+def test_a_users_own_policy_means_the_same():
+    run = sherd.train(TINY, "CartPole-v1", policy=Halves(), **RUN)
+    whole = sherd.train(TINY, "CartPole-v1", **RUN)
+    assert tree_difference(run.params, whole.params) < 1e-6
+
+
+def test_stale_samples_are_dropped_and_counted(tmp_path):
+    policy = SingleLearnerCoarse(actors=2, asynchronous=True, max_staleness=0)
+    options = {**RUN, "steps": 4 * 16 * 12, "run_dir": tmp_path / "run"}
+    run = sherd.train(TINY, "CartPole-v1", policy=policy, **options)
+    ledger = run.summary["ledger"]
+    assert ledger["balance"] == 0
+    assert ledger["consumed"] == 4 * 16 * 12
+    assert ledger["dropped"]["stale"] == run.metrics["dropped"].sum() > 0
+    assert np.nanmax(run.metrics["staleness"]) == 0
+
+
+def test_gradients_are_applied_as_they_arrive():
+    policy = Central(workers=2, asynchronous=True)
+    run = sherd.train(TINY, "CartPole-v1", policy=policy, **RUN)
+    # Two workers, three iterations of two minibatches each: every gradient is an update of its own.
+    assert int(run.cells["learner"].updates) == 2 * 3 * 2
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
+
+
+def test_auto_runs_processes_only_where_a_policy_asks_for_several():
+    assert choose_executor("auto", SingleLearnerCoarse()) == "process"
+    assert choose_executor("auto", SingleLearnerCoarse(actors=1)) == "process"
+    assert choose_executor("auto", MultiLearner(learners=1)) == "inline"
+    assert choose_executor("auto", Fused()) == choose_executor("auto", Single()) == "inline"
+    assert choose_executor("inline", SingleLearnerCoarse()) == "inline"
+
+
+def test_shares_must_be_even():
+    with pytest.raises(UsageError, match="4 environments cannot be shared evenly by 3 actors"):
+        sherd.train(TINY, "CartPole-v1", policy=SingleLearnerCoarse(actors=3), **RUN)
