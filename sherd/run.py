@@ -25,6 +25,7 @@ from sherd.envs.registry import name_of as env_name
 from sherd.errors import SherdWarning, UsageError, nearest
 from sherd.executors import choose_executor, load_executor
 from sherd.graph import Graph, check, trace
+from sherd.graph.tiles import tile_acting
 from sherd.lower import Order
 from sherd.lower.evaluate import Evaluation
 from sherd.lower.evaluate import evaluate as play_episodes
@@ -50,6 +51,8 @@ class RunConfig:
     """How many environments to step in parallel."""
     executor: str = "auto"
     """What the fragments run on: inline (this process), process, or auto (what the policy needs)."""
+    tile: int = 0
+    """Environments to act for at a time, so that sharing them out never shows in the last bit; 0: all."""
     run_dir: Path | None = None
     """Where to write config.json, metrics.jsonl, TensorBoard events and parameters."""
     eval_episodes: int = 20
@@ -104,7 +107,7 @@ def train(
     policy.require(spec, run_config.envs)
     run_config = dataclasses.replace(run_config, executor=choose_executor(run_config.executor, policy))
     start = load_executor(run_config.executor)
-    graph = check(trace(algorithm, spec, run_config.envs))
+    graph = tile_acting(check(trace(algorithm, spec, run_config.envs)), run_config.tile)
     for text in graph.warnings:
         warnings.warn(text, SherdWarning, stacklevel=2)
     iterations = math.ceil(run_config.steps / graph.steps_per_iteration())
@@ -113,7 +116,7 @@ def train(
     sink = Sinks([memory, *_file_sinks(directory), *sinks])
     session = Session(graph, sink, directory)
     # Nothing is written before the program stands: what is broken off here leaves an empty directory.
-    running = start(Order(algorithm, env, graph, policy, run_config.seed, iterations))
+    running = start(Order(algorithm, env, graph, policy, run_config.seed, iterations, run_config.tile))
     try:
         if directory:
             directory.write_config(describe_run(algorithm, env, policy, run_config))
@@ -174,7 +177,7 @@ def make_config(fields: dict[str, Any]) -> RunConfig:
                 "  fix: settings of an algorithm or a policy go into the object, e.g. PPO(horizon=64)"
             )
     config = RunConfig(**{**fields, "run_dir": Path(fields["run_dir"]) if fields.get("run_dir") else None})
-    for name, least in (("steps", 1), ("envs", 1), ("eval_episodes", 0), ("seed", 0)):
+    for name, least in (("steps", 1), ("envs", 1), ("eval_episodes", 0), ("seed", 0), ("tile", 0)):
         value = getattr(config, name)
         if not isinstance(value, int | float) or value != int(value):
             raise UsageError(f"{name} is {value!r}, but must be a whole number")

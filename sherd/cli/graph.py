@@ -15,6 +15,7 @@ from sherd.envs import describe
 from sherd.errors import SherdWarning, UsageError
 from sherd.graph import Graph, check, trace
 from sherd.optimise import optimise
+from sherd.plan import place
 from sherd.policies import load_policy
 from sherd.policies.partition import Fragments, partition
 
@@ -63,6 +64,8 @@ def run(arguments: list[str]) -> int:
         _draw(shown, options.svg)
     else:
         print(shown, end="")
+        if isinstance(shown, Fragments) and len(shown.fragments) + shown.fragments[0].replicas > 2:
+            print(f"\n{place(shown)}")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sherd.executors.progress import Progress
 from sherd.lower import Order, Program, build
+from sherd.runtime.ledger import Ledger
 
 TARGET_SECONDS = 0.3  # how long one call of a program may take, so that displays and Ctrl-C stay prompt
 
@@ -43,8 +44,10 @@ class InlineRun:
         """End after the present iteration."""
         self._stopped = True
 
-    def ledger(self) -> None:
-        """Nothing crosses, so there is nothing to account for."""
+    def ledger(self) -> Ledger:
+        """Nothing crosses: what is made is learnt from at once."""
+        made = self.program.iteration * self.program.graph.steps_per_iteration()
+        return Ledger(made, made)
 
     def bottleneck(self) -> None:
         """One process has no other to wait for."""

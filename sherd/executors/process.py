@@ -154,6 +154,7 @@ class ProcessRun:
             policy=order.policy,
             seed=order.seed,
             iterations=order.iterations,
+            tile=order.tile,
             turns=self._turns(one.fragment),
             fragment=one.fragment,
             replica=one.replica,

@@ -20,6 +20,7 @@ from sherd.executors.rows import EPISODES
 from sherd.executors.wiring import saved_cells
 from sherd.graph import trace
 from sherd.graph.ir import Ref
+from sherd.graph.tiles import tile_acting
 from sherd.lower.begin import begin_host_program
 from sherd.lower.host import HostProgram, Setting
 from sherd.lower.regions import NO_ENVIRONMENT
@@ -49,6 +50,7 @@ class Assignment:
     policy: DistributionPolicy
     seed: int
     iterations: int  # how many the whole run makes
+    tile: int
     turns: int | None  # how many this fragment makes; None: until the run is closed
     fragment: str
     replica: int
@@ -86,7 +88,7 @@ class _Worker:
 
     def _derive(self) -> Fragments:
         a = self.assignment
-        return optimise(partition(trace(a.algorithm, describe(a.env), a.envs), a.policy))
+        return optimise(partition(tile_acting(trace(a.algorithm, describe(a.env), a.envs), a.tile), a.policy))
 
     def _open_ports(self) -> dict[str, Any]:
         a = self.assignment

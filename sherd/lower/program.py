@@ -44,6 +44,7 @@ class Order:
     policy: DistributionPolicy
     seed: int
     iterations: int
+    tile: int = 0  # what the graph was tiled with, for processes that trace it again
 
 
 def build(order: Order) -> Program:

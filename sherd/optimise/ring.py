@@ -5,29 +5,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sherd.policies.partition import Crossing, Fragments
+from sherd.policies.base import Fragment
+from sherd.policies.partition import Fragments
 
 
 def form_rings(cut: Fragments) -> Fragments:
     """Split simulator fragments that exchange rows at every step into the policy's number of groups."""
+    return replace(cut, fragments=tuple(replace(f, ring=_groups(cut, f)) for f in cut.fragments))
+
+
+def _groups(cut: Fragments, fragment: Fragment) -> int:
+    """The largest number of equal groups up to what is wanted, each of which has one receiver."""
+    sent = [c for c in cut.crossings if c.how == "rows" and c.source == fragment.name]
+    if fragment.kind != "environment" or all(c.scope == cut.graph.root.index for c in sent):
+        return 1
+    envs = cut.graph.envs // fragment.replicas
+    shares = [cut.graph.envs // cut[crossing.target].replicas for crossing in sent]
+    counts = [n for n in range(1, envs + 1) if envs % n == 0 and all(s % (envs // n) == 0 for s in shares)]
     wanted = getattr(cut.policy, "ring", 1)
-    fragments = tuple(
-        replace(fragment, ring=_groups(cut.graph.envs // fragment.replicas, wanted))
-        if fragment.kind == "environment" and any(_per_step(cut, c, fragment.name) for c in cut.crossings)
-        else fragment
-        for fragment in cut.fragments
-    )
-    return replace(cut, fragments=fragments)
-
-
-def _per_step(cut: Fragments, crossing: Crossing, name: str) -> bool:
-    return crossing.how == "rows" and crossing.source == name and crossing.scope != cut.graph.root.index
-
-
-def _groups(envs: int, wanted: int) -> int:
-    """The largest number of equal groups up to what is wanted.
-
-    >>> _groups(8, 2), _groups(8, 3), _groups(1, 2)
-    (2, 2, 1)
-    """
-    return next(count for count in range(max(wanted, 1), 0, -1) if envs % count == 0)
+    return max((count for count in counts if count <= wanted), default=min(counts))

@@ -1,8 +1,8 @@
 """Ports: the ends of what crosses between fragments, over streams and stores.
 
 A wire (`RowsOut`, ...) is plain data that travels to a worker; opened there it becomes a port, with `send`,
-or `receive` and `release`. Every port charges its waiting and copying to the worker's clock, and every message
-carries the version of the parameters it was made with.
+or `receive` and `release`. Every port charges its waiting and copying to the worker's clock, and every
+message carries the version of the parameters it was made with.
 """
 
 from __future__ import annotations

@@ -78,13 +78,12 @@ class Session:
             self.directory.write_json("processes", processes)
 
     def _settle_accounts(self, running: Any) -> None:
-        """Where every sample went, and what held the run up; for runs of several processes."""
-        ledger = running.ledger()
-        self._closing = {}
-        if ledger is not None:
-            self._closing = {"bottleneck": running.bottleneck(), "ledger": ledger.as_dict()}
-            if self.directory:
-                self.directory.write_json("ledger", ledger.as_dict())
+        """Where every sample went and, in runs of several processes, what held them up."""
+        ledger, bottleneck = running.ledger(), running.bottleneck()
+        if bottleneck:
+            self._closing = {"bottleneck": bottleneck, "ledger": ledger.as_dict()}
+        if self.directory:
+            self.directory.write_json("ledger", ledger.as_dict())
 
     def _report(self, summaries: list[dict[str, float]], seconds: float) -> None:
         now = time.perf_counter() - self.began

@@ -16,8 +16,9 @@ SHERD_UPDATE_DOCS=1 pytest tests/docs
 
 from __future__ import annotations
 
-import ast
 import contextlib
+import dataclasses
+import functools
 import inspect
 import io
 import json
@@ -30,17 +31,20 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import policy_pages
 import pytest
+from graphs import without_lines
 
 from sherd.algorithms.ppo import PPO
 from sherd.cli import check_env, evaluate, graph, train
 from sherd.cli.main import main
 from sherd.envs import describe
 from sherd.errors import SherdError
+from sherd.policies import BUILT_IN
 from sherd.runtime.events import METRICS, PROCESS_METRICS, metrics_reference
 
 ROOT = Path(__file__).parents[2]
@@ -222,14 +226,7 @@ def ppo_loop() -> str:
 
 def ppo_parameters() -> str:
     """PPO's hyper-parameters, from the strings below its fields."""
-    lines = ["| hyper-parameter | default | meaning |", "|---|---|---|"]
-    (body,) = [node.body for node in ast.parse(inspect.getsource(PPO)).body if isinstance(node, ast.ClassDef)]
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and field.value is not None:
-            assert isinstance(text, ast.Expr), f"{ast.unparse(field)} has no explanation"
-            meaning = ast.literal_eval(text.value)
-            lines.append(f"| `{ast.unparse(field.target)}` | `{ast.unparse(field.value)}` | {meaning} |")
-    return "\n".join(lines) + "\n"
+    return policy_pages.settings(PPO, "hyper-parameter")
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
@@ -237,7 +234,13 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/metrics.md", "metrics"): metrics_reference,
     ("docs/algorithms/ppo.md", "ppo-loop"): ppo_loop,
     ("docs/algorithms/ppo.md", "ppo-parameters"): ppo_parameters,
+    ("docs/policies/README.md", "overview"): policy_pages.overview,
 }
+for policy, policy_class in BUILT_IN.items():
+    policy_page = f"docs/policies/{policy_pages.page_name(policy)}.md"
+    GENERATED[policy_page, "cut"] = functools.partial(policy_pages.cut_text, policy)
+    if dataclasses.fields(policy_class):
+        GENERATED[policy_page, "settings"] = functools.partial(policy_pages.settings, policy_class)
 
 
 @pytest.mark.parametrize(("file", "name"), GENERATED)
@@ -253,6 +256,15 @@ def test_generated_parts_are_up_to_date(file, name):
     assert present == wanted
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_pictures_of_policies_are_the_real_drawings(name):
+    picture = DOCS / "images" / f"policy-{policy_pages.page_name(name)}.svg"
+    drawn = policy_pages.cut_picture(name)
+    if UPDATE:
+        picture.write_text(drawn, encoding="utf-8")
+    assert without_lines(picture.read_text(encoding="utf-8")) == without_lines(drawn)
+
+
 @pytest.mark.parametrize("name", ["reinforce:Reinforce", "q_learning:QLearning"])
 def test_examples_train_and_play_without_a_warning(name, author, capsys):
     small = "--steps 64 --envs 4 --algo.horizon 8 --eval-episodes 2 --quiet --json"
@@ -261,6 +273,22 @@ def test_examples_train_and_play_without_a_warning(name, author, capsys):
     told = capsys.readouterr()
     assert told.err == ""
     assert '"evaluated": true' in told.out
+
+
+def test_the_example_of_a_policy_means_the_same_in_processes(author, capsys):
+    def learn(run_dir, flags):
+        small = "--steps 128 --envs 4 --algo.horizon 16 --algo.hidden 16 --eval-episodes 0 --quiet --json"
+        assert (
+            main(["train", "ppo", "CartPole-v1", "--run-dir", run_dir, *small.split(), *flags.split()]) == 0
+        )
+        assert capsys.readouterr().err == ""
+        with np.load(Path(run_dir) / "params.npz") as saved:
+            return dict(saved)
+
+    alone, apart = learn("alone", ""), learn("apart", "--policy pods:Pods --policy.learners 2")
+    assert len(json.loads(Path("apart/processes.json").read_text())) == 4
+    for leaf, values in alone.items():
+        np.testing.assert_allclose(apart[leaf], values, atol=1e-6)
 
 
 # -- links

@@ -132,7 +132,8 @@ class Watched(Algorithm):
         return self._pass(x, self.hooked == "apply")
 
     def _pass(self, x: Any, here: bool) -> Any:
-        return jax.pure_callback(_in_stage, jax.ShapeDtypeStruct(x.shape, x.dtype), x) if here else x
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(_in_stage, shape, x, vmap_method="expand_dims") if here else x
 
     @act
     def explore(self, params: Any, obs: Any, key: Any) -> Any:

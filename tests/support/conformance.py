@@ -1,0 +1,141 @@
+"""The conformance matrix as data: what every policy promises, on every executor and kind of environment.
+
+`tests/executors/test_conformance.py` runs each cell, and `docs/conformance.md` is written from the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from carried import Carried
+
+from sherd.algorithms.ppo import PPO
+from sherd.author import Algorithm
+from sherd.policies import DistributionPolicy, Fused, Single
+from sherd.policies.central import Central
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.environments import Environments
+from sherd.policies.fine import SingleLearnerFine
+from sherd.policies.multi import MultiLearner
+
+# Twelve environments divide by 1, 2 and 3, and a simulator's two groups still have two rows each: a matrix
+# product of a single row rounds differently.
+ENVS, ITERATIONS, SEED = 12, 3, 3
+TOLERANCE = 1e-5  # of parameters and statistics, relative and absolute, where a reduction is split
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "PPO": PPO(horizon=16, epochs=1, minibatches=2, hidden=(16, 16), normalise_observations=True),
+    "small": Carried(),
+}
+ENVIRONMENTS = {"host": "CartPole-v1", "graph": "graph/CartPole-v1"}
+EXECUTORS = ("inline", "process")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to distribute, made for n replicas; `split`: whether n replicas each reduce their share."""
+
+    kind: type[DistributionPolicy]
+    replicated: tuple[str, ...]
+    split: bool = False
+    counts: tuple[int, ...] = (1, 2, 3)
+
+    def policy(self, replicas: int) -> DistributionPolicy:
+        """The policy with that many replicas."""
+        return self.kind(**dict.fromkeys(self.replicated, replicas))
+
+    @property
+    def label(self) -> str:
+        """As a person would write it."""
+        return f"{self.kind.__name__}({', '.join(f'{name}=n' for name in self.replicated)})"
+
+
+WAYS = (
+    Way(Single, (), counts=(1,)),
+    Way(SingleLearnerCoarse, ("actors",)),
+    Way(SingleLearnerFine, ("actors",)),
+    Way(MultiLearner, ("learners",), split=True),
+    Way(Fused, ("devices",), split=True),
+    Way(Environments, ("actors",)),
+    Way(Environments, ("actors", "policies")),
+    Way(Environments, ("actors", "learners"), split=True),
+    Way(Environments, ("actors", "policies", "learners"), split=True),
+    Way(Central, ("workers",), split=True),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of the matrix."""
+
+    algorithm: str
+    env: str
+    way: Way
+    executor: str
+    replicas: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether parameters and statistics must equal those of Single, inline, bit for bit."""
+        apart = self.executor == "process" or self.way.kind is Fused
+        return not (self.way.split and apart and self.replicas > 1)
+
+    @property
+    def label(self) -> str:
+        """The name of the test."""
+        way = self.way.label.replace("=n", f"={self.replicas}").replace(" ", "")
+        return f"{self.algorithm}-{self.env}-{way}-{self.executor}"
+
+
+def _legal(env: str, way: Way, executor: str) -> bool:
+    """Fused is one program, of one process, with the environment in it."""
+    return way.kind is not Fused or (env == "graph" and executor == "inline")
+
+
+def cells() -> Iterator[Cell]:
+    """All cells that are tested.
+
+    Everything runs with two replicas (one, where there are no replicas). One and three replicas are run with
+    PPO on the host environment, or on the graph environment for Fused: what a count of replicas changes is
+    how rows are divided, and that does not depend on the algorithm. Inline, where all fragments are merged
+    into one program before anything is compiled, the counts are compared as programs instead.
+    """
+    for algorithm in ALGORITHMS:
+        for env in ENVIRONMENTS:
+            for way in WAYS:
+                for executor in EXECUTORS:
+                    if _legal(env, way, executor):
+                        for replicas in _counts(algorithm, env, way, executor):
+                            yield Cell(algorithm, env, way, executor, replicas)
+
+
+def _counts(algorithm: str, env: str, way: Way, executor: str) -> tuple[int, ...]:
+    if way.counts == (1,):
+        return way.counts
+    fused = way.kind is Fused
+    thorough = algorithm == "PPO" and (fused or (env == "host" and executor == "process"))
+    return way.counts if thorough else (2,)
+
+
+def page_table() -> str:
+    """The matrix, as docs/conformance.md shows it."""
+    found: dict[tuple[Any, ...], dict[tuple[str, str], list[Cell]]] = {}
+    for cell in cells():
+        row = found.setdefault((cell.way, cell.executor, cell.env), {})
+        row.setdefault((cell.algorithm, "exact" if cell.exact else "close"), []).append(cell)
+    lines = ["| policy | executor | environment | bit for bit | within the tolerance |", "|---|---|---|---|---|"]
+    for (way, executor, env), groups in found.items():
+        columns = [_column(groups, kind) for kind in ("exact", "close")]
+        lines.append(f"| `{way.label}` | {executor} | {env} | {' | '.join(columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _column(groups: dict[tuple[str, str], list[Cell]], kind: str) -> str:
+    parts = []
+    for algorithm in ALGORITHMS:
+        replicas = [str(cell.replicas) for cell in groups.get((algorithm, kind), ())]
+        if replicas:
+            parts.append(f"{algorithm}: n = {', '.join(replicas)}" if groups else "")
+    return "; ".join(parts)
