@@ -98,7 +98,7 @@ class ProcessRun:
             restarts=one.restarts,
             cores=one.cores,
             threads=one.threads,
-            environ=(("JAX_NUM_CPU_DEVICES", "1"),),
+            environ=_variables(one.kind),
         )
 
     def _turns(self, name: str) -> int | None:
@@ -284,6 +284,12 @@ def _is_consequence(failed: Failed) -> bool:
     """Whether a process seems to have failed because another one, with which it computes, was gone."""
     words = (failed.cause + failed.traceback).lower()
     return "sigabrt" in words or any(name in words for name in ("gloo", "coordination service", "nccl"))
+
+
+def _variables(kind: str) -> tuple[tuple[str, str], ...]:
+    """One device for each process; actors leave accelerators to those who infer and learn for others."""
+    devices = (("JAX_NUM_CPU_DEVICES", "1"),)
+    return (*devices, ("JAX_PLATFORMS", "cpu")) if kind in ("environment", "actor") else devices
 
 
 def leader_of(cut: Fragments) -> str:

@@ -37,7 +37,8 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
         _keep_standard_error_to_python()
     with _no_chatter():
-        jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
+        # Of several accelerators in this machine each process takes its own.
+        jax.distributed.initialize(coordinator, count, number, local_device_ids=[number])
         multihost_utils.sync_global_devices("sherd")  # the first collective is what connects
 
 

@@ -140,14 +140,12 @@ class RowsReceiver:
             return taken[0]
         with self._clock.sending():
             self._batch = [
-                np.concatenate(parts, axis=a) for a, parts in zip(self._gather_axes(), zip(*taken))
+                np.concatenate(parts, axis=axis) if axis is not None else parts[0].copy()
+                for axis, parts in zip(self.wire.axes, zip(*taken))
             ]
         for reader in self.readers:
             reader.release()
         return self._batch
-
-    def _gather_axes(self) -> list[int]:
-        return [0 if axis is None else axis for axis in self.wire.axes]
 
     def release(self) -> None:
         """Give back the slots whose views were handed out."""
