@@ -104,6 +104,7 @@ class Accounts:
         for crossing in self._rollouts():
             if crossing.source in sources:
                 lines += [self._line(stream, per_env) for stream in self._streams(crossing)]
+        lines = lines or self._gradients()
         if not lines:
             made = rows.made * self._cut.graph.steps_per_iteration()
             lines = [StreamCounts(made, made, name="learnt from where they were made")]
@@ -111,11 +112,17 @@ class Accounts:
             _spread_drops(lines, rows.dropped)
         return Ledger.of(lines)
 
+    def _gradients(self) -> list[StreamCounts]:
+        """Samples behind gradients that are applied one by one; each gradient of an iteration has a part."""
+        for crossing in self._cut.crossings:
+            lanes = self._wiring.lanes(crossing) if crossing.how == "mean" else 0
+            if lanes:
+                steps = self._cut.graph.steps_per_iteration() // lanes // crossing.times
+                return [_counts(stream, steps) for stream in self._streams(crossing)]
+        return []
+
     def _line(self, stream: Stream, per_env: int) -> StreamCounts:
-        counts = stream.counts()
-        steps = per_env * sum(high - low for low, high in stream.spec.rows)
-        flying = (counts.published - counts.taken) * steps
-        return StreamCounts(counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name)
+        return _counts(stream, per_env * sum(high - low for low, high in stream.spec.rows))
 
     def bottleneck(self) -> str:
         """One sentence on the whole run."""
@@ -132,3 +139,10 @@ def _spread_drops(lines: list[StreamCounts], dropped: int) -> None:
             line.drop("stale", some)
             line.consumed -= some
         dropped -= some
+
+
+def _counts(stream: Stream, steps: int) -> StreamCounts:
+    """What passed through a stream each of whose messages stands for some steps."""
+    counts = stream.counts()
+    flying = (counts.published - counts.taken) * steps
+    return StreamCounts(counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name)

@@ -34,7 +34,7 @@ def use_devices(count: int) -> None:
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Make this process one of several that compute together; only possible before JAX has started."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":  # JAX itself sets it to 1
         _keep_standard_error_to_python()
     with _no_chatter():
         # Of several accelerators in this machine each process takes its own.

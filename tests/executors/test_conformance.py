@@ -22,11 +22,15 @@ from conformance import (
     ENVS,
     ITERATIONS,
     SEED,
+    TASKS,
     TOLERANCE,
     WAYS,
     Cell,
+    Task,
+    Way,
     cells,
     page_table,
+    task_table,
 )
 from leaks import no_leaks
 
@@ -34,7 +38,11 @@ import sherd
 from sherd.envs import describe
 from sherd.optimise import TOGETHER, optimise
 from sherd.policies import DistributionPolicy, Fused, Single
+from sherd.policies.central import Central
+from sherd.policies.coarse import SingleLearnerCoarse
+from sherd.policies.environments import Environments
 from sherd.policies.partition import partition
+from sherd.policies.project import projection
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 __all__ = ["no_leaks"]
@@ -107,3 +115,73 @@ def test_placement_never_changes_meaning(cell: Cell) -> None:
     for name in ("iteration", "steps", "episodes", "episode_return", "episode_length"):
         np.testing.assert_array_equal(told[name], rows[name], err_msg=name)
     require_same(told, rows, cell.exact)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.kind is not Fused], ids=lambda way: way.label)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_merged_into_one_process_all_policies_are_one_program(way: Way, algorithm: str) -> None:
+    """Why the matrix need not run every number of replicas inline."""
+    graph = sherd.trace(ALGORITHMS[algorithm], describe("CartPole-v1"), ENVS)
+    for replicas in way.counts:
+        merged = optimise(partition(graph, way.policy(replicas)), TOGETHER)
+        (fragment,) = merged.fragments
+        assert fragment.replicas == 1
+        assert not merged.crossings
+        assert str(projection(merged, fragment.name).graph) == str(graph)
+
+
+@pytest.mark.parametrize("asynchronous", [SingleLearnerCoarse, Environments, Central])
+def test_inline_nobody_runs_ahead(asynchronous: type[DistributionPolicy]) -> None:
+    wanted, rows = reference("small", "host")
+    found, told = outcome("small", "host", asynchronous(asynchronous=True), "inline")  # type: ignore[call-arg]
+    require_same((found, told), (wanted, rows), exact=True)
+
+
+# -- asynchronous policies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.label)
+def test_asynchronous_policies_solve_the_task(task: Task) -> None:
+    run = sherd.train(
+        task.algorithm, "CartPole-v1", task.policy, steps=task.steps, envs=task.envs, seed=1, eval_episodes=20
+    )
+    assert run.summary["return_mean"] >= task.least
+    require_balance(run)
+
+
+def require_balance(run: Any) -> None:
+    """Every sample was consumed, dropped or still under way; and what was consumed made the iterations."""
+    ledger = run.summary["ledger"]
+    dropped = sum(ledger["dropped"].values())
+    assert ledger["produced"] == ledger["consumed"] + dropped + ledger["in_flight"]
+    assert ledger["consumed"] == run.summary["steps"]
+    assert dropped == run.metrics["dropped"].sum()
+
+
+@pytest.mark.parametrize("kind", [SingleLearnerCoarse, Environments, Central])
+def test_what_is_too_old_is_dropped_and_counted_and_learning_goes_on(kind: type[DistributionPolicy]) -> None:
+    policy = kind(asynchronous=True, max_staleness=0)  # type: ignore[call-arg]
+    chosen: Any = ALGORITHMS["PPO"]
+    steps = ENVS * chosen.horizon * 20
+    run = sherd.train(chosen, "CartPole-v1", policy, steps=steps, envs=ENVS, eval_episodes=0)
+    assert run.metrics["dropped"].sum() > 0
+    assert run.summary["steps"] == steps
+    assert (run.metrics["staleness"] <= 0).all()
+    assert len(np.unique(run.metrics["entropy"])) > 10, "parameters kept changing"
+    require_balance(run)
+
+
+# -- the page
+
+
+@pytest.mark.parametrize(("name", "table"), [("conformance", page_table), ("asynchronous", task_table)])
+def test_the_page_shows_what_is_tested(name: str, table: Any) -> None:
+    before, opening, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    present, closing, after = rest.partition(f"<!-- /{name} -->")
+    assert opening
+    assert closing
+    if os.environ.get("SHERD_UPDATE_DOCS"):
+        PAGE.write_text(before + opening + table() + closing + after, encoding="utf-8")
+    else:
+        assert present == table()

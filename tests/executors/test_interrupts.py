@@ -1,4 +1,4 @@
-"""Ctrl-C, once and twice, a killed parent, and exit codes: the command as users run it, in a group of its own."""
+"""Ctrl-C, once and twice, a killed parent, exit codes: the command as users run it, in a group of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leaks import no_leaks, processes, settles
 pytestmark = pytest.mark.usefixtures("no_leaks")
 __all__ = ["no_leaks"]
 
-LIMIT = 10.0
+LIMIT = 10.0 if os.getloadavg()[0] < 2 * (os.cpu_count() or 1) else 40.0  # others may use the machine too
 SUPPORT = Path(__file__).parents[1] / "support"
 
 

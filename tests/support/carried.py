@@ -1,7 +1,7 @@
 """An algorithm that is as unlike PPO as the graph allows, for the conformance matrix.
 
-Its loop is written out. Acting carries a fading memory per environment; learning carries a sum per environment,
-statistics that all share, and an old copy of the parameters that follows every second update. There are no
+Its loop is written out. Acting carries a fading memory per environment; learning carries a sum for each,
+statistics that all share, and an old copy of the parameters that follows every fourth update. There are no
 minibatches, and two different losses take turns.
 """
 

@@ -2,9 +2,10 @@
 
 The variable FAULTS says what happens: "worker point count deed; ...". A worker comes to points: `start` (this
 module is imported), `publish` (it holds a slot that it has written), `release` (it holds a slot that it has
-taken), `step` of its environments, `stage` (within a compiled program). The deed is done when a process has
-come to a point for the count-th time: kill, stop, raise, sleep. Every fault happens once in a run, unless its
-count ends in "!", which means every time. The directory FAULTY_HOME remembers what has happened.
+taken), `wait` (for parameters), `send` (a report to the parent), `step` of its environments, `stage` (within a
+compiled program). The deed is done when a process has come to a point for the count-th time: kill, stop,
+raise, sleep. Every fault happens once in a run, unless its count ends in "!", which means every time. The
+directory FAULTY_HOME remembers what has happened.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import numpy as np
 import optax
 
 from sherd import Algorithm, act, learn
-from sherd.runtime import stream_ends
+from sherd.runtime import store, stream_ends, worker
 
-SEEN = [f"{end}{env}" for env in range(4) for end in ("first", "last")] + ["growing"]
+SEEN = [f"{end}{env}" for env in range(4) for end in ("first", "last")] + ["growing", "behind"]
 ME = multiprocessing.current_process().name
 reached: Counter[str] = Counter()
 
@@ -42,8 +43,8 @@ def come_to(point: str) -> None:
     """Do what is to be done at this point, for the first time in the run."""
     reached[point] += 1
     for number, fault in enumerate(filter(None, os.environ.get("FAULTS", "").split(";"))):
-        worker, place, count, deed = fault.split()
-        due = (worker, place) == (ME, point) and reached[point] >= int(count.rstrip("!"))
+        who, place, count, deed = fault.split()
+        due = (who, place) == (ME, point) and reached[point] >= int(count.rstrip("!"))
         if due and (_claim(home() / f"fault-{number}") or count.endswith("!")):
             do(deed)
 
@@ -77,6 +78,8 @@ def _hook(kind: type, name: str) -> None:
 if multiprocessing.parent_process() is not None:
     _hook(stream_ends.Writer, "publish")
     _hook(stream_ends.Reader, "release")
+    _hook(store.StoreReader, "wait")
+    _hook(worker.Context, "send")
     come_to("start")
 
 
@@ -122,7 +125,7 @@ class Watched(Algorithm):
 
     def init(self, key: Any) -> Any:
         del key
-        return {"weights": jnp.zeros((1, 2))}
+        return {"weights": jnp.zeros((self.spec.observation.shape[0] - 1, 2)), "age": jnp.zeros(())}
 
     def optimiser(self) -> Any:
         through = optax.stateless(lambda updates, _: jax.tree.map(self._pass_apply, updates))
@@ -138,27 +141,31 @@ class Watched(Algorithm):
     @act
     def explore(self, params: Any, obs: Any, key: Any) -> Any:
         logits = self._pass(obs[..., 1:] @ params["weights"], self.hooked == "act")
-        return jax.vmap(jax.random.categorical)(key, logits)
+        return jax.vmap(jax.random.categorical)(key, logits), jnp.broadcast_to(params["age"], obs.shape[:1])
 
     @act
     def exploit(self, params: Any, obs: Any) -> Any:
         return (obs[..., 1:] @ params["weights"]).argmax(-1)
 
     @learn
-    def look(self, rollout: Any) -> Any:
+    def look(self, params: Any, rollout: Any) -> Any:
         numbers = self._pass(rollout.obs[..., 0], self.hooked == "learn")
         ends = [numbers[row, env] for env in range(4) for row in (0, -1)]
-        return dict(zip(SEEN, [*ends, (jnp.diff(numbers, axis=0) > 0).all().astype(jnp.float32)]))
+        growing = (jnp.diff(numbers, axis=0) > 0).all().astype(jnp.float32)
+        return dict(zip(SEEN, [*ends, growing, (params["age"] - rollout.extra).max()]))
 
     def loss(self, params: Any, rollout: Any) -> Any:
         logits = jax.nn.log_softmax(rollout.obs[..., 1:] @ params["weights"])
         chosen = jnp.take_along_axis(logits, rollout.action[..., None], -1)[..., 0]
-        return -(chosen * rollout.reward).mean()
+        return (
+            -(chosen * rollout.reward).mean() - 100 * params["age"]
+        )  # which so grows by 1 with every update
 
     def loop(self, env: Any, learner: Any) -> None:
         for _ in env.steps(self.horizon):
-            env.step(self.explore(learner.params, env.obs))
-        seen = self.look(env.rollout)
+            action, age = self.explore(learner.params, env.obs)
+            env.step(action, age)
+        seen = self.look(learner.params, env.rollout)
         learner.report({name: seen[name] for name in SEEN})
         learner.step(self.loss, env.rollout)
 
