@@ -4,9 +4,9 @@
     python benchmarks/policies.py slow cartpole
     python benchmarks/policies.py --write         also put the table into the documents
 
-Each measurement is one training run in processes of its own, counted once everything is compiled. Rounds over
-all policies are interleaved and the best of them is shown, with its ratio to Single: the machine is shared, and
-what slows a run down is never the run itself.
+Each measurement is one training run in processes of its own, counted once everything is compiled. Rounds
+over all policies are interleaved and the best of them is shown, with its ratio to Single: the machine is
+shared, and what slows a run down is never the run itself.
 """
 
 from __future__ import annotations

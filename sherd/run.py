@@ -118,11 +118,15 @@ def train(
     # Nothing is written before the program stands: what is broken off here leaves an empty directory.
     running = start(Order(algorithm, env, graph, policy, run_config.seed, iterations, run_config.tile))
     try:
-        if directory:
-            directory.write_config(describe_run(algorithm, env, policy, run_config))
-        sink.start(_info(graph, algorithm, env, policy, run_config))
-        if running.plan:
-            sink.note(str(running.plan))
+        try:
+            if directory:
+                directory.write_config(describe_run(algorithm, env, policy, run_config))
+            sink.start(_info(graph, algorithm, env, policy, run_config))
+            if running.plan:
+                sink.note(str(running.plan))
+        except BaseException:
+            running.close(at_once=True)  # from here on the session sees to that
+            raise
         cells = session.follow(running)
         run = Run(algorithm, env, run_config, graph, cells, memory.arrays(), session.summary())
         _evaluate_at_end(run, sink)

@@ -96,33 +96,46 @@ class Accounts:
     def _streams(self, crossing: Crossing) -> list[Stream]:
         return [stream for stream, _ in self._wiring.streams_of(crossing)]
 
-    def ledger(self, rows: Rows) -> Ledger:
-        """Samples that were sent to learning; what never leaves its process is learnt from at once."""
-        per_env = self._cut.graph.steps_per_iteration() // self._cut.graph.envs
-        lines = []
-        sources = {self._cut.owner[n.name] for n in self._cut.graph.nodes() if n.role == "env"}
-        for crossing in self._rollouts():
-            if crossing.source in sources:
-                lines += [self._line(stream, per_env) for stream in self._streams(crossing)]
-        lines = lines or self._gradients()
+    def ledger(self, rows: Rows, failed: bool = False) -> Ledger:
+        """Where samples went: those who sent them, those who learnt from them and the streams each count.
+
+        After a failure what the learner held when it died is missing on its side: that is lost, and said so.
+        """
+        lines = [self._line(*found, rows) for found in self._carriers()]
         if not lines:
-            made = rows.made * self._cut.graph.steps_per_iteration()
-            lines = [StreamCounts(made, made, name="learnt from where they were made")]
-        elif rows.dropped:
-            _spread_drops(lines, rows.dropped)
+            made = rows.learnt * self._cut.graph.steps_per_iteration()
+            return Ledger.of([StreamCounts(made, made, name="learnt from where they were made")])
+        for line in lines:
+            if failed and line.balance() > 0:
+                line.drop("lost with a process", line.balance())
         return Ledger.of(lines)
 
-    def _gradients(self) -> list[StreamCounts]:
-        """Samples behind gradients that are applied one by one; each gradient of an iteration has a part."""
-        for crossing in self._cut.crossings:
+    def _carriers(self) -> list[tuple[Stream, int, bool]]:
+        """Streams that carry samples, how many steps a message stands for, and whether it is a lane."""
+        graph = self._cut.graph
+        sources = {self._cut.owner[node.name] for node in graph.nodes() if node.role == "env"}
+        found = []
+        for crossing in self._rollouts():
+            for stream in self._streams(crossing) if crossing.source in sources else ():
+                rows = sum(high - low for low, high in stream.spec.rows)
+                steps = graph.steps_per_iteration() // graph.envs * rows
+                found.append((stream, steps, self._wiring.lanes(crossing) > 0))
+        for crossing in self._cut.crossings if not found else ():
             lanes = self._wiring.lanes(crossing) if crossing.how == "mean" else 0
-            if lanes:
-                steps = self._cut.graph.steps_per_iteration() // lanes // crossing.times
-                return [_counts(stream, steps) for stream in self._streams(crossing)]
-        return []
+            if lanes:  # gradients that are applied one by one: each stands for its part of an iteration
+                steps = graph.steps_per_iteration() // lanes // crossing.times
+                found += [(stream, steps, True) for stream in self._streams(crossing)]
+        return found
 
-    def _line(self, stream: Stream, per_env: int) -> StreamCounts:
-        return _counts(stream, per_env * sum(high - low for low, high in stream.spec.rows))
+    def _line(self, stream: Stream, steps: int, lane: bool, rows: Rows) -> StreamCounts:
+        counts = stream.counts()
+        number = int(stream.spec.name.rpartition("@")[2])
+        consumed = rows.used.get(number, 0) if lane else rows.learnt * steps
+        line = StreamCounts(counts.published * steps, consumed, name=stream.spec.name)
+        line.in_flight = (counts.published - counts.released) * steps
+        if lane and rows.dropped.get(number):
+            line.drop("stale", rows.dropped[number])
+        return line
 
     def bottleneck(self) -> str:
         """One sentence on the whole run."""
@@ -130,19 +143,3 @@ class Accounts:
         if not statuses:
             return "the run was too short to name a bottleneck"
         return bottleneck(statuses, len(available_cores()))
-
-
-def _spread_drops(lines: list[StreamCounts], dropped: int) -> None:
-    for line in lines:
-        some = min(dropped, line.consumed)
-        if some:
-            line.drop("stale", some)
-            line.consumed -= some
-        dropped -= some
-
-
-def _counts(stream: Stream, steps: int) -> StreamCounts:
-    """What passed through a stream each of whose messages stands for some steps."""
-    counts = stream.counts()
-    flying = (counts.published - counts.taken) * steps
-    return StreamCounts(counts.published * steps, counts.taken * steps, {}, flying, name=stream.spec.name)

@@ -44,8 +44,9 @@ class InlineRun:
         """End after the present iteration."""
         self._stopped = True
 
-    def ledger(self) -> Ledger:
+    def ledger(self, failed: bool = False) -> Ledger:
         """Nothing crosses: what is made is learnt from at once."""
+        del failed
         made = self.program.iteration * self.program.graph.steps_per_iteration()
         return Ledger(made, made)
 

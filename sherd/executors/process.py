@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ import jax
 
 from sherd.errors import RunError, UsageError
 from sherd.executors.accounts import Accounts
+from sherd.executors.failures import failure, first_cause
 from sherd.executors.progress import Progress
 from sherd.executors.rows import Rows
 from sherd.executors.simulators import Pattern, pattern_of
@@ -30,6 +30,7 @@ from sherd.runtime.supervise import Ended, Failed, Restarted, Said, Supervisor
 from sherd.runtime.worker import WorkerSpec
 
 _SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_FOR_LAST_REPORTS = 5.0
 
 
 class ProcessRun:
@@ -175,13 +176,13 @@ class ProcessRun:
     def __iter__(self) -> Iterator[Progress]:
         """Rows as they are complete; in between an empty progress, so that whoever asks to stop is heard."""
         last = time.perf_counter()
-        while not self._over:
+        while not self._over or self._awaits_reports():
             notes, events = [], self._supervisor.events(_SECONDS_BETWEEN_LOOKS)
             for event in events:
                 notes += self._handle(event)
             failures = [event for event in events if isinstance(event, Failed)]
             if failures:
-                raise self._failure(min(failures, key=_is_consequence))
+                raise failure(first_cause(failures), self.cut)
             rows, now = self._rows.complete(), time.perf_counter()
             if rows:
                 yield Progress(rows, now - last, self._accounts.picture(self._rows), notes)
@@ -208,23 +209,12 @@ class ProcessRun:
             return [f"{worker.name} was started again, {event.attempt} of {worker.restarts} times: {cause}"]
         elif isinstance(event, Ended) and worker.fragment == self._leader:
             self._over = not any(one.fragment == self._leader for one in self._supervisor.running)
+            self._over_at = time.perf_counter()
         return []
 
-    def _failure(self, event: Failed) -> Exception:
-        worker = event.worker
-        if event.usage:
-            return UsageError(event.cause)
-        story = "".join(f"\n  | {line}" for line in event.traceback.rstrip().splitlines())
-        return RunError(
-            f"{worker.name}, a process of kind {worker.kind}, failed: {event.cause}"
-            f"{self._place_in_loop(event)}{story}"
-        )
-
-    def _place_in_loop(self, event: Failed) -> str:
-        """The line of the loop whose stage the traceback came through, or the fragment's first."""
-        owned = [n for n in self._order.graph.nodes() if self.cut.owner[n.name] == event.worker.fragment]
-        inside = [n for n in owned if re.search(rf", in {re.escape(n.op.name)}$", event.traceback, re.M)]
-        return "".join(f"\n  in the loop at {node.source.quoted()}" for node in (inside or owned)[:1])
+    def _awaits_reports(self) -> bool:
+        """Whether those who act have yet to report what was learnt from; for some time, not for ever."""
+        return self._rows.incomplete and time.perf_counter() - self._over_at < _SECONDS_FOR_LAST_REPORTS
 
     def _require_agreement(self) -> None:
         if len(set(self._digests.values())) > 1:
@@ -251,9 +241,9 @@ class ProcessRun:
         self._stopped = True
         self._supervisor.stop()
 
-    def ledger(self) -> Ledger:
+    def ledger(self, failed: bool = False) -> Ledger:
         """Where every sample went."""
-        return self._accounts.ledger(self._rows)
+        return self._accounts.ledger(self._rows, failed)
 
     def bottleneck(self) -> str:
         """One sentence on what held the run up."""
@@ -278,12 +268,6 @@ class ProcessRun:
             if self._wiring.arena is not None:
                 self._wiring.arena.unlink()
                 self._wiring.arena.close()
-
-
-def _is_consequence(failed: Failed) -> bool:
-    """Whether a process seems to have failed because another one, with which it computes, was gone."""
-    words = (failed.cause + failed.traceback).lower()
-    return "sigabrt" in words or any(name in words for name in ("gloo", "coordination service", "nccl"))
 
 
 def _variables(kind: str) -> tuple[tuple[str, str], ...]:

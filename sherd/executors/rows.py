@@ -29,7 +29,10 @@ class Rows:
         self._metrics: dict[int, Summary] = {}
         self._loose: list[Summary] = []
         self.made = self.restarts = 0
-        self.dropped = 0
+        self.learnt = 0  # iterations that the leader has made
+        self.used: dict[int, int] = {}  # by lane: steps that were learnt from, and those that were too old
+        self.dropped: dict[int, int] = {}
+        self._told = 0  # how many of those that were dropped are in rows already
         self.staleness = 0.0
 
     def add(
@@ -40,6 +43,8 @@ class Rows:
         sender = worker.name, news.pop("group", 0)
         episodes = {k: v for k, v in summary.items() if k in (*EPISODES, "bad_env")}
         if worker.fragment == self._leader and worker.replica == 0:
+            self.learnt = max(self.learnt, iteration + 1)
+            self.used, self.dropped = news.pop("used", {}), news.pop("dropped", {})
             self._metrics[iteration] = {k: v for k, v in summary.items() if k not in episodes} | {
                 k: v for k, v in news.items() if v is not None
             }
@@ -47,6 +52,11 @@ class Rows:
             self._loose.append(episodes)
         elif episodes and iteration >= self.made:
             self._pending.setdefault(iteration, {}).setdefault(sender, episodes)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether an iteration was learnt from of which not all who acted in it have reported."""
+        return bool(self._metrics) and not self._asynchronous
 
     def complete(self) -> list[Summary]:
         """The rows that are complete, in order."""
@@ -67,12 +77,12 @@ class Rows:
         else:
             episodes, self._loose = self._loose, []
         metrics = _mean([self._metrics.pop(turn) for turn in turns])
-        dropped = metrics.pop("dropped", 0.0) * self.turns_per_row
-        self.dropped += int(dropped)
+        dropped = sum(self.dropped.values())
+        fresh, self._told = dropped - self._told, dropped
         extra: Summary = {"restarts": float(self.restarts)}
         if self._asynchronous:
             self.staleness = metrics.pop("staleness", self.staleness)
-            extra |= {"staleness": self.staleness, "dropped": dropped}
+            extra |= {"staleness": self.staleness, "dropped": float(fresh)}
         return _sum(episodes) | metrics | extra
 
 

@@ -133,7 +133,6 @@ class _Worker:
 
     def _iterate(self) -> None:
         self.session.ages.clear()
-        dropped = self.session.dropped
         number = self.program.iteration
         summary = self._global(self.program.run(1)[0])
         self.context.clock.count(self._steps)
@@ -141,7 +140,8 @@ class _Worker:
         ages = self.session.ages
         self.context.row.staleness = int(1000 * np.mean(ages)) if ages else 0
         news = {
-            "dropped": self.session.dropped - dropped,
+            "used": dict(self.session.used),
+            "dropped": dict(self.session.dropped),
             "staleness": float(np.mean(ages)) if ages else None,
         }
         self.context.send(("iteration", number, summary, news))

@@ -1,7 +1,7 @@
 """Acting in tiles: a fixed number of rows at a time, so that results do not depend on how rows are batched.
 
-A matrix product may be summed in another order for another number of rows, as wide layers are on a CPU. Computed
-in tiles, every product has the same shape wherever the environments are.
+A matrix product may be summed in another order for another number of rows, as wide layers are on a CPU.
+Computed in tiles, every product has the same shape wherever the environments are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Regions that several processes compute together: one program over all of them, each with its own shard.
 
 Between calls every process holds plain local arrays; around a call they are declared to be shards of global
-ones, which copies nothing. Reductions inside see all replicas (`jax.distributed`: gloo on CPUs, NCCL on GPUs).
+ones, which copies nothing. Reductions inside see all replicas (`jax.distributed`: gloo or NCCL).
 """
 
 from __future__ import annotations

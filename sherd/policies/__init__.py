@@ -19,7 +19,19 @@ from sherd.policies.single import Single
 _POLICIES = (Single, SingleLearnerCoarse, SingleLearnerFine, MultiLearner, Fused, Environments, Central)
 BUILT_IN: dict[str, type[DistributionPolicy]] = {policy.__name__: policy for policy in _POLICIES}
 
-__all__ = ["BUILT_IN", "DistributionPolicy", "Fragment", "Fused", "Single", "load_policy"]
+__all__ = [
+    "BUILT_IN",
+    "Central",
+    "DistributionPolicy",
+    "Environments",
+    "Fragment",
+    "Fused",
+    "MultiLearner",
+    "Single",
+    "SingleLearnerCoarse",
+    "SingleLearnerFine",
+    "load_policy",
+]
 
 
 def load_policy(name: str) -> type[DistributionPolicy]:

@@ -7,7 +7,7 @@ from one line of one sequential program, the projected programs cannot deadlock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import jax
 from sherd.errors import UsageError
 from sherd.graph.ir import Graph, Node, Ref, Scope, walk
 from sherd.graph.notation import Notation
-from sherd.policies.base import DistributionPolicy, Fragment
+from sherd.policies.base import ROLES, DistributionPolicy, Fragment
 from sherd.policies.needs import Needs, Part, Refresh
 from sherd.policies.places import Places, assign, stack_leaves
 
@@ -88,8 +88,14 @@ def partition(graph: Graph, policy: DistributionPolicy) -> Fragments:
     """
     policy.require(graph.spec, graph.envs)
     owner = assign(graph, policy)
-    used = tuple(f for f in policy.fragments() if f.name in owner.values())
+    used = tuple(_as_used(f, graph, owner) for f in policy.fragments() if f.name in owner.values())
     return project(graph, policy, used, owner)
+
+
+def _as_used(fragment: Fragment, graph: Graph, owner: dict[str, str]) -> Fragment:
+    """A fragment with the roles of the nodes that it really owns: they say what kind of worker it is."""
+    owned = {node.role for node in graph.nodes() if owner[node.name] == fragment.name}
+    return replace(fragment, roles=tuple(role for role in ROLES if role in owned))
 
 
 def project(

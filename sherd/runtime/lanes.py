@@ -82,9 +82,8 @@ class Lanes:
         taken = [reader.take() for reader in readers]
         age = self._session.version - max(tag for reader in readers for tag in reader.tags)
         stale = age > self._wire.max_staleness
-        if stale:
-            self._session.dropped += self._wire.steps_per_lane
-        else:
+        (self._session.dropped if stale else self._session.used)[lane] += self._wire.steps_per_lane
+        if not stale:
             self._session.ages.append(age)
             with self._clock.sending():
                 for number, arrays in enumerate(taken):

@@ -7,6 +7,7 @@ message carries the version of the parameters it was made with.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,8 @@ class Session:
 
     context: Context
     version: int = 0  # of the parameters this worker has (or, for their owner, has published)
-    dropped: int = 0  # rows or gradients that were too old
+    used: Counter[int] = field(default_factory=Counter)  # by lane: steps that were learnt from
+    dropped: Counter[int] = field(default_factory=Counter)  # by lane: steps that were too old
     ages: list[int] = field(default_factory=list)  # how old, in versions, what was learnt from is
 
 

@@ -36,7 +36,7 @@ class Session:
 
     def follow(self, running: Any) -> dict[str, Any]:
         """Make all iterations; return the state cells as they were left."""
-        at_once = False
+        at_once, failed = False, True
         try:
             self._write_processes(running)
             with _interrupts() as asked_to_stop:
@@ -53,6 +53,7 @@ class Session:
                         running.stop()
             cells = dict(running.cells)
             self._save(cells)
+            failed = False
             return cells
         except BaseException as error:
             at_once = isinstance(error, KeyboardInterrupt)  # the second one
@@ -63,7 +64,7 @@ class Session:
         finally:
             running.close(at_once)
             self._write_processes(running)
-            self._settle_accounts(running)
+            self._settle_accounts(running, failed)
 
     def _tell(self, progress: Any) -> None:
         for note in progress.notes:
@@ -77,9 +78,11 @@ class Session:
         if self.directory and processes:
             self.directory.write_json("processes", processes)
 
-    def _settle_accounts(self, running: Any) -> None:
+    def _settle_accounts(self, running: Any, failed: bool) -> None:
         """Where every sample went and, in runs of several processes, what held them up."""
-        ledger, bottleneck = running.ledger(), running.bottleneck()
+        ledger, bottleneck = running.ledger(failed), running.bottleneck()
+        if ledger.balance():
+            self.sink.note(f"the ledger of samples does not balance; please report this\n{ledger}")
         if bottleneck:
             self._closing = {"bottleneck": bottleneck, "ledger": ledger.as_dict()}
         if self.directory:

@@ -6,6 +6,7 @@ was learnt is kept, every sample is counted once, and nothing is left: no proces
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_code import Numbered, Watched
-from leaks import no_leaks
+from leaks import descendants, no_leaks
 
 import sherd
 from sherd.errors import RunError
@@ -156,7 +157,7 @@ def test_those_that_act_are_started_again_and_the_run_goes_on(kind: str, faulty:
     require_each_sample_once(rows)
     assert rows[-1]["restarts"] == count
     times = [row["seconds"] for row in rows]
-    assert max(after - before for before, after in zip(times, times[1:])) < LIMIT
+    assert max(after - before for before, after in itertools.pairwise(times)) < LIMIT
     assert any("actors[1] was started again" in note and "SIGSTOP" in note for note in faulty.notes)
     assert any("actors[0] was started again" in note and "SIGKILL" in note for note in faulty.notes)
     assert any("environment" in note and "a fault of the user's" in note for note in faulty.notes)
@@ -184,6 +185,13 @@ def test_what_cannot_be_asked_for_again_ends_the_run(faulty: Faulty) -> None:
     message = faulty.fails("SingleLearnerFine", fault, env="graph/CartPole-v1")
     assert message.startswith("actors[0], a process of kind environment, failed: exited with SIGKILL")
     faulty.require_parameters()
+
+
+def test_a_sink_that_fails_leaves_no_process_behind(faulty: Faulty) -> None:
+    faulty.start = lambda info: [][0]  # type: ignore[method-assign]
+    with pytest.raises(IndexError) as kept:  # and with it every frame that it came through
+        faulty.train("SingleLearnerFine", "")
+    assert not [name for name in descendants().values() if "python" in name], kept
 
 
 ENDS = {

@@ -83,7 +83,8 @@ def test_what_is_too_old_is_dropped_counted_and_replaced(fleet):
     one.send(1, 2.0, tag=5)
     (batch,) = one.gate.port(0).receive()
     assert batch.min() == 1
-    assert one.session.dropped == 4 * ROWS
+    assert one.session.dropped == {0: 4 * ROWS}
+    assert one.session.used == {0: 4 * ROWS, 1: 4 * ROWS}
     assert sorted(one.session.ages) == [0, 1]
 
 

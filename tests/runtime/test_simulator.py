@@ -1,4 +1,4 @@
-"""The simulator process: the same steps as in one process, group by group, and a successor that carries on."""
+"""The simulator process: the same steps as in one process, by groups, and a successor that carries on."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The variable FAULTS says what happens: "worker point count deed; ...". A worker comes to points: `start` (this
 module is imported), `publish` (it holds a slot that it has written), `release` (it holds a slot that it has
-taken), `wait` (for parameters), `send` (a report to the parent), `step` of its environments, `stage` (within a
+taken), `wait` (for parameters), `send` (a report to the parent), `step` of its environments, `stage` (in a
 compiled program). The deed is done when a process has come to a point for the count-th time: kill, stop,
 raise, sleep. Every fault happens once in a run, unless its count ends in "!", which means every time. The
 directory FAULTY_HOME remembers what has happened.
