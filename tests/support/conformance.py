@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -151,16 +152,15 @@ class Task:
     @property
     def label(self) -> str:
         """As a person would write it."""
-        return str(self.policy)
+        chosen = [f"{f.name}={getattr(self.policy, f.name)}" for f in dataclasses.fields(self.policy)]
+        return f"{self.policy.name}({', '.join(one for one in chosen if not one.startswith('ring'))})"
 
-
-# A gradient that was computed with older parameters is applied to newer ones, so the steps are smaller.
-GENTLE = PPO(horizon=32, epochs=1, minibatches=2, learning_rate=1e-3, anneal=True)
 
 TASKS = (
     Task(SingleLearnerCoarse(actors=2, asynchronous=True), PPO(), 100_000, 475),
-    Task(Environments(actors=2, policies=1, asynchronous=True), PPO(), 100_000, 475),
-    Task(Central(workers=2, asynchronous=True), GENTLE, 150_000, 475),
+    Task(Environments(actors=2, policies=1, asynchronous=True), PPO(), 80_000, 475),
+    # A worker's part of a batch is half as large, so it is dealt into half as many minibatches.
+    Task(Central(workers=2, asynchronous=True), PPO(minibatches=2), 100_000, 475),
 )
 
 
