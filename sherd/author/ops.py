@@ -37,7 +37,8 @@ def gradient(loss: Callable[..., Any]) -> Callable[..., tuple[Tree, Tree]]:
 
     def gradients(params: Tree, *args: Any) -> tuple[Tree, Tree]:
         (_, metrics), grads = jax.value_and_grad(loss_and_metrics, has_aux=True)(params, *args)
-        return reduce.gradients(grads), reduce.gradients(metrics)
+        averaged: tuple[Tree, Tree] = reduce.gradients((grads, metrics))
+        return averaged
 
     gradients.__name__ = loss.__name__
     return gradients
