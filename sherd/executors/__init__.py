@@ -21,10 +21,15 @@ def choose_executor(name: str, policy: DistributionPolicy) -> str:
     >>> choose_executor("auto", Single())
     'inline'
     """
-    if name != "auto":
-        return name
+    if isinstance(policy, Fused):
+        if name == "process":
+            raise UsageError(
+                "Fused is one program in this process, over its devices: there is nothing to give to others\n"
+                "  fix: leave --executor out, or choose another policy, such as MultiLearner"
+            )
+        return "inline"
     several = sum(fragment.replicas for fragment in policy.fragments()) > 1
-    return "process" if several and not isinstance(policy, Fused) else "inline"
+    return ("process" if several else "inline") if name == "auto" else name
 
 
 def load_executor(name: str) -> Any:

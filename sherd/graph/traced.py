@@ -44,6 +44,9 @@ class Traced:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if isinstance(self._type, dict) and name in ("keys", "values", "items"):
+            parts = {key: self[key] for key in self._type}  # a dict that a stage returned is walked as one
+            return getattr(parts, name)
         if self._is_array() or not hasattr(self._type, name):
             fields = getattr(self._type, "_fields", None)
             has = f"it has {', '.join(fields)}" if fields else "it is an array" if self._is_array() else ""

@@ -112,3 +112,8 @@ def test_auto_runs_processes_only_where_a_policy_asks_for_several():
 def test_shares_must_be_even():
     with pytest.raises(UsageError, match="4 environments cannot be shared evenly by 3 actors"):
         sherd.train(TINY, "CartPole-v1", policy=SingleLearnerCoarse(actors=3), **RUN)
+
+
+def test_fused_is_not_given_to_other_processes():
+    with pytest.raises(UsageError, match="one program in this process"):
+        sherd.train(TINY, "graph/CartPole-v1", policy=Fused(devices=2), executor="process", **RUN)
