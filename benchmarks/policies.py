@@ -22,6 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROUNDS = 2
+DASH = "A dash: the policy cannot hold that environment."
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def main() -> None:
                 best = max(filter(None, (rate, results[name].get(policy))), default=None)
                 results[name][policy] = best
                 print(f"round {number + 1}: {name}, {policy}: {rate and round(rate):}", file=sys.stderr)
-    text = f"Steps per second of PPO, and how many times Single's. {machine()}.\n\n{table(results, names)}"
+    head = f"Steps per second of PPO, and how many times Single's. {machine()}. {DASH}"
+    text = f"{head}\n\n{table(results, names)}"
     print(text)
     if given.write:
         write(text)

@@ -26,6 +26,8 @@ def load_object(path: str) -> Any:
     3.141592653589793
     """
     module, _, name = path.partition(":")
+    if not module or not name:
+        raise UsageError(f"{path!r} names nothing\n  fix: write module:attribute, such as my_module:MyClass")
     # As with `python -m`, the user's own modules lie in the current directory.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,7 +1,6 @@
 """Shared by all tests: a quiet, repeatable JAX, and helpers for comparing trees."""
 
 import os
-import sys
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

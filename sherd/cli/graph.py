@@ -44,7 +44,8 @@ def run(arguments: list[str]) -> int:
     if not wants_help(flags):
         require(found, ("ALGORITHM", "ENV"), f"{USAGE} [flags]   e.g. sherd graph ppo CartPole-v1")
     algorithm = load_algorithm(found[0] if found else "ppo")
-    policy = load_policy(value_of("--policy", flags) or "Single")
+    named = value_of("--policy", flags)
+    policy = load_policy("Single" if named is None else named)
     sections = [
         Section("options", Options),
         Section("policy", policy, "policy"),

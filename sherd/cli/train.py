@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,7 +65,8 @@ def run(arguments: list[str]) -> int:
             found, ("ALGORITHM", "ENV"), f"{USAGE} [flags]   e.g. sherd train ppo CartPole-v1 --steps 200000"
         )
     algorithm = load_algorithm(found[0] if found else "ppo")
-    policy = load_policy(value_of("--policy", flags) or "Single")
+    named = value_of("--policy", flags)
+    policy = load_policy("Single" if named is None else named)
     sections = [
         Section("config", RunConfig),
         Section("options", Options),
@@ -75,13 +77,28 @@ def run(arguments: list[str]) -> int:
     _make_devices(given.policy)
     sinks = [] if given.options.quiet else [_Screen()]
     config = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(RunConfig)}
-    finished = train(given.algo, found[1], given.policy, sinks, **config)
+    with prints_to_stderr() if given.options.json else contextlib.nullcontext():
+        finished = train(given.algo, found[1], given.policy, sinks, **config)
     if given.options.json:
         where = {"algorithm": found[0], "env": found[1], "policy": given.policy.name, **_place(finished)}
         print(to_json(where | finished.summary))
     else:
-        print(summarise(finished, found[0], found[1], hints=not given.options.quiet))
+        print(summarise(finished, found[0], found[1], given.options.policy, hints=not given.options.quiet))
     return INTERRUPTED if finished.summary["interrupted"] else 0
+
+
+@contextlib.contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Whatever an environment prints goes to standard error: standard output is for the result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _make_devices(policy: DistributionPolicy) -> None:
@@ -96,7 +113,7 @@ def _place(finished: Run) -> dict[str, Any]:
     return {"seed": finished.config.seed, "run_dir": finished.config.run_dir}
 
 
-def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
+def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool) -> str:
     """A finished run for a person: what came out, and what to do next."""
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
@@ -105,13 +122,15 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
         f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate} steps/s once compiled"
     ]
     if summary["return_mean"] is not None:
-        mean, spread = (format_number(summary[name]) for name in ("return_mean", "return_std"))
+        mean = format_number(summary["return_mean"])
+        if summary["evaluated"]:
+            mean += f" ± {format_number(summary['return_std'])}"
         over = (
             f"{summary['eval_episodes']} episodes of evaluation"
             if summary["evaluated"]
             else "its last training episodes"
         )
-        lines.append(f"return {mean} ± {spread} over {over}")
+        lines.append(f"return {mean} over {over}")
     if summary.get("bottleneck"):
         lines.append(summary["bottleneck"])
     lines.append(
@@ -122,7 +141,8 @@ def summarise(finished: Run, algorithm: str, env: str, hints: bool) -> str:
         following = [f"{sherd} eval {run_dir}"] if run_dir else []
         if run_dir and importlib.util.find_spec("tensorboard"):
             following.append(f"tensorboard --logdir {run_dir}")
-        following.append(f"{sherd} graph {algorithm} {env}")
+        cut = f" --policy {policy}" if policy != "Single" else ""
+        following.append(f"{sherd} graph {algorithm} {env}{cut}")
         lines += ["next:", *(f"  {command}" for command in following)]
     return "\n".join(lines)
 

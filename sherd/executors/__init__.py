@@ -39,5 +39,5 @@ def load_executor(name: str) -> Any:
     'start'
     """
     if name not in BUILT_IN:
-        raise UsageError(f"unknown executor {name!r}: {nearest(name, BUILT_IN)}")
+        raise UsageError(f"unknown executor {name!r}: {nearest(name, ['auto', *BUILT_IN])}")
     return BUILT_IN[name]

@@ -35,9 +35,10 @@ class Accounts:
         """A worker of a fragment was started again."""
         self._restarts[worker.fragment] += 1
 
-    def _read(self) -> dict[str, tuple[float, float, float, float]]:
-        """For each fragment: seconds busy, waiting and sending, and steps, over its replicas."""
-        found, index = {}, 0
+    def _read(self) -> dict[str, tuple[float, ...]]:
+        """For each fragment: seconds busy, waiting, sending and computing, and steps, over its replicas."""
+        found: dict[str, tuple[float, ...]] = {}
+        index = 0
         for fragment in self._cut.fragments:
             rows = [self._board.row(i) for i in range(index, index + fragment.replicas)]
             index += fragment.replicas
@@ -47,6 +48,7 @@ class Accounts:
                 sum(t.waiting for t in times) / 1e9,
                 sum(t.sending for t in times) / 1e9,
                 float(sum(row.steps for row in rows)),
+                sum(row.cpu for row in rows) / 1e9,
             )
         return found
 
@@ -66,7 +68,7 @@ class Accounts:
     def _status(
         self, fragment: Fragment, now: tuple[float, ...], seconds: float, made: int, rows: Rows
     ) -> FragmentStatus:
-        busy, waiting, sending, steps = (a - b for a, b in zip(now, self._before[fragment.name]))
+        busy, waiting, sending, steps, computed = (a - b for a, b in zip(now, self._before[fragment.name]))
         whole = max(busy + waiting + sending, 1e-9)
         acting = fragment.kind in ("environment", "actor")
         learning = fragment.kind in ("learner", "server")
@@ -81,6 +83,7 @@ class Accounts:
             sending=sending / whole,
             queue=self._fill(fragment.name),
             restarts=self._restarts[fragment.name],
+            cores=max(computed, 0.0) / seconds,
             staleness=rows.staleness if learning and self._cut.policy.runs_ahead else None,
         )
 

@@ -22,6 +22,7 @@ from sherd.plan import Plan
 from sherd.policies.partition import Fragments, partition
 from sherd.policies.project import projection
 from sherd.runtime.ledger import Ledger
+from sherd.runtime.parcel import refuse_in_main_import
 from sherd.runtime.supervise import Ended, Failed, Restarted, Said, Supervisor
 from sherd.runtime.worker import WorkerSpec
 
@@ -33,6 +34,7 @@ class ProcessRun:
     """A run in several processes; this one only watches, counts and saves."""
 
     def __init__(self, order: Order) -> None:
+        refuse_in_main_import()  # before anything is made that would have to be freed
         self._order = order
         self.cut: Fragments = optimise(partition(order.graph, order.policy))
         self.programs = {f.name: projection(self.cut, f.name) for f in self.cut.fragments}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sherd.errors import UsageError
+from sherd.errors import UsageError, nearest
 from sherd.graph.ir import Node
 from sherd.spaces import EnvSpec
 
@@ -26,6 +26,15 @@ class Fragment:
     roles: tuple[str, ...]
     replicas: int = 1
     ring: int = 1  # groups that a replica's environments are stepped in, set by the optimiser
+
+    def __post_init__(self) -> None:
+        if isinstance(self.roles, str):
+            raise UsageError(f"Fragment({self.name!r}, {self.roles!r}): roles are a tuple of names")
+        for role in self.roles:
+            if role not in ROLES:
+                raise UsageError(
+                    f"Fragment {self.name!r} has the unknown role {role!r}: {nearest(role, ROLES)}"
+                )
 
     @property
     def kind(self) -> str:
@@ -61,7 +70,10 @@ class DistributionPolicy:
 
     def fragments(self) -> tuple[Fragment, ...]:
         """The fragments. Together they own every role, and no role twice."""
-        raise NotImplementedError(f"{type(self).__name__} does not define fragments()")
+        raise UsageError(
+            f"{type(self).__name__} does not define fragments()\n"
+            "  fix: return the fragments that own the roles (docs/policies/your-own.md has an example)"
+        )
 
     def owner(self, node: Node) -> str:
         """The name of the fragment that owns a node: the one with its role, unless a policy knows better."""
@@ -86,10 +98,14 @@ class DistributionPolicy:
                 raise UsageError(
                     f"{self.name}: {fragment.replicas} {fragment.name} cannot work\n  fix: ask for 1 or more"
                 )
-            if envs % fragment.replicas:
+            count, name = fragment.replicas, fragment.name
+            if envs % count:
                 raise UsageError(
-                    f"{self.name}: {envs} environments cannot be shared evenly by {fragment.replicas} "
-                    f"{fragment.name}\n  fix: use --envs with a multiple of {fragment.replicas}"
+                    f"{self.name}: {envs} environments cannot be shared evenly by {count} {name}\n"
+                    f"  fix: use --envs with a multiple of {count}, or fewer {name}"
                 )
+        ring = getattr(self, "ring", 1)
+        if ring < 1:
+            raise UsageError(f"{self.name}: a ring of {ring} groups cannot work\n  fix: ask for 1 or more")
         if self.runs_ahead and self.staleness_limit < 0:
             raise UsageError(f"{self.name}: max_staleness is {self.staleness_limit}, but cannot be negative")

@@ -29,7 +29,11 @@ class Fused(DistributionPolicy):
                 "such as graph/CartPole-v1, "
                 "gymnax/<name> or brax/<name>"
             )
-        if self.devices < 0 or (self.devices > 0 and envs % self.devices):
+        if self.devices < 0:
+            raise UsageError(
+                f"Fused: {self.devices} devices cannot work\n  fix: ask for 1 or more; 0 means all"
+            )
+        if self.devices and envs % self.devices:
             raise UsageError(
                 f"{envs} environments cannot be spread evenly over {self.devices} devices\n"
                 f"  fix: use a number of environments that is a multiple of {max(self.devices, 1)}"

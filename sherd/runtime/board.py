@@ -141,6 +141,7 @@ class Row:
     staleness = _Word(9)  # of what was last used, in versions of the parameters
     alive = _Word(10)
     attempt = _Word(11)
+    cpu = _Word(12)  # nanoseconds of processor time that this process has used
 
     def __init__(self, board: Board, start: int) -> None:
         self.board = board

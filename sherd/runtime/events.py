@@ -25,7 +25,7 @@ Row = dict[str, float]
 # The one list of metrics: name -> meaning and unit. The documentation's page is generated from it.
 METRICS: dict[str, str] = {
     "iteration": "number of the training iteration, counted from 1",
-    "steps": "environment steps taken so far, over all environments; the x axis of every chart",
+    "steps": "environment steps learnt from so far, over all environments; the x axis of every chart",
     "seconds": "wall-clock time since the run started, in seconds",
     "steps_per_second": "environment steps per second of wall-clock time, learning included",
     "episode_return": "mean undiscounted sum of rewards of the episodes that ended in this iteration",

@@ -7,8 +7,6 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,34 +35,38 @@ class Session:
     def follow(self, running: Any) -> dict[str, Any]:
         """Make all iterations; return the state cells as they were left."""
         at_once, failed = False, True
-        try:
-            self._write_processes(running)
-            with _interrupts() as asked_to_stop:
+        with _Interrupts() as interrupts:
+            try:
+                self._write_processes(running)
                 for progress in running:
-                    self._tell(progress)
-                    if progress.notes:
-                        self._write_processes(running)
-                    if progress.summaries:
-                        self._report(progress.summaries, progress.seconds)
-                        self._require_finite(progress.summaries, running)
-                    if asked_to_stop.is_set() and not self.interrupted:
+                    self._take(progress, running)
+                    if interrupts.asked and not self.interrupted:
                         self.interrupted = True
-                        self.sink.note("interrupted: keeping what was learnt")
+                        self.sink.note("interrupted: keeping what was learnt; Ctrl-C again ends at once")
                         running.stop()
-            cells = dict(running.cells)
-            self._save(cells)
-            failed = False
-            return cells
-        except BaseException as error:
-            at_once = isinstance(error, KeyboardInterrupt)  # the second one
-            # An update that was broken off may have given up the memory of the cells it worked on.
-            with contextlib.suppress(RuntimeError):
-                self._save(dict(running.cells))
-            raise
-        finally:
-            running.close(at_once)
+                cells = dict(running.cells)
+                self._save(cells)
+                failed = False
+                return cells
+            except BaseException as error:
+                at_once = isinstance(error, KeyboardInterrupt)  # the second one
+                # An update that was broken off may have given up the memory of the cells it worked on.
+                with contextlib.suppress(RuntimeError):
+                    self._save(dict(running.cells), noted="kept" not in str(error))
+                raise
+            finally:
+                interrupts.hold()
+                running.close(at_once)
+                self._write_processes(running)
+                self._settle_accounts(running, failed)
+
+    def _take(self, progress: Any, running: Any) -> None:
+        self._tell(progress)
+        if progress.notes:
             self._write_processes(running)
-            self._settle_accounts(running, failed)
+        if progress.summaries:
+            self._report(progress.summaries, progress.seconds)
+            self._require_finite(progress.summaries, running)
 
     def _tell(self, progress: Any) -> None:
         for note in progress.notes:
@@ -141,10 +143,12 @@ class Session:
         where = f" in {self.directory.path}" if self.directory else ""
         return f"; the last good parameters are kept{where}"
 
-    def _save(self, cells: dict[str, Any]) -> None:
+    def _save(self, cells: dict[str, Any], noted: bool = False) -> None:
         if self.directory and "learner" in cells:
             self.directory.save_tree("params", cells["learner"].params)
             self.directory.save_tree("state", {name: cells[name] for name in self.graph.shared_cells()})
+            if noted:
+                self.sink.note(f"the last parameters are kept in {self.directory.path}")
 
     def _returns(self) -> np.ndarray:
         """One number for each of the last episodes: the mean return of the iteration it ended in."""
@@ -165,7 +169,7 @@ class Session:
             "steps_per_second": round(steps / seconds, 1),
             "steady_steps_per_second": round(steady, 1),
             "return_mean": float(returns.mean()) if len(returns) else None,
-            "return_std": float(returns.std()) if len(returns) else None,
+            "return_std": None,  # only known for the episodes of an evaluation
             "episodes": self.episodes,
             "evaluated": False,
             "interrupted": self.interrupted,
@@ -173,22 +177,29 @@ class Session:
         }
 
 
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks for an orderly end; the second one is not held back."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.getsignal(signal.SIGINT)
+class _Interrupts:
+    """The first Ctrl-C asks for an orderly end; the second one is not held back, until `hold`."""
 
-    def ask(number: int, frame: Any) -> None:
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: Any) -> None:
         del number, frame
-        asked.set()
-        signal.signal(signal.SIGINT, before)
+        self.asked = True
+        signal.signal(signal.SIGINT, self._before)
 
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def hold(self) -> None:
+        """From here on only the end is left to do, and nothing shall break it off."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)

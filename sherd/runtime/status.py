@@ -21,7 +21,7 @@ _WORTH_SAYING = 0.2
 _MORE = {"environment": "more environment processes", "actor": "more actors"}
 _ADVICE = {
     "policy": "more policy workers or a faster device for them would help",
-    "learner": "a faster device or more learner replicas would help, more actors would not",
+    "learner": "a faster device or a policy with several learners would help, more of the others would not",
     "server": "fewer and larger requests to it would help",
     "main": "a distribution policy that leaves less to the main process would help",
 }
@@ -52,6 +52,7 @@ class FragmentStatus:
     restarts: int = 0
     """How often one of its replicas was restarted so far."""
     staleness: float | None = None
+    cores: float | None = None  # processors in use, over all replicas: who sleeps in a step is busy, too
     """Mean age, in parameter versions, of what its samples were made with; None: not known."""
 
 
@@ -106,6 +107,7 @@ def _average_of(same: list[FragmentStatus]) -> FragmentStatus:
         sending=_mean(status.sending for status in same) or 0.0,
         queue=_mean(status.queue for status in same),
         staleness=_mean(status.staleness for status in same),
+        cores=_mean(status.cores for status in same),
     )
 
 
@@ -188,10 +190,14 @@ def _advice(status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: i
     more = _MORE[status.kind]
     if cores is None:
         return f"{more} would help, if there are cores for them"
-    used = sum(_share(other.busy) * other.replicas for other in statuses)
+    used = sum(_cores(other) for other in statuses)
     if used > cores - 0.5:
         return f"all {cores} cores are in use, so {more} would help only on a larger machine"
-    return f"{more} would help, about {cores - used:.0f} of {cores} cores are free"
+    return f"{more} would help, about {cores - used:.1f} of {cores} cores are free"
+
+
+def _cores(status: FragmentStatus) -> float:
+    return status.cores if status.cores is not None else _share(status.busy) * status.replicas
 
 
 def _busy(status: FragmentStatus) -> str:

@@ -104,6 +104,7 @@ class Post:
 def run_worker(spec: WorkerSpec, packed: Packed, post: Post) -> None:
     """The whole life of a worker process."""
     _tie_to_parent(post)
+    os.dup2(2, 1)  # standard output belongs to the results of the run
     _limit(spec)
     outbox = Outbox(post.mail)
     context = Context(spec, post.attempt, post.board, post.index, outbox)
@@ -131,7 +132,7 @@ def _is_orderly(error: BaseException) -> bool:
     """Whether this is how a worker leaves when it is told to."""
     from sherd.runtime.shared import Closed
 
-    return isinstance(error, Closed) or (isinstance(error, SystemExit) and error.code in (None, 0))
+    return isinstance(error, Closed)
 
 
 def _report(error: BaseException, outbox: Outbox, context: Context) -> NoReturn:
@@ -181,7 +182,7 @@ def _guard(post: Post) -> None:
     row = post.board.row(post.index)
     row.heartbeat = time.monotonic_ns()
     while parent is not None and not connection.wait([parent.sentinel], _SECONDS_BETWEEN_HEARTBEATS):
-        row.heartbeat = time.monotonic_ns()
+        row.heartbeat, row.cpu = time.monotonic_ns(), time.process_time_ns()
     os._exit(1)
 
 

@@ -16,7 +16,7 @@ from sherd.envs import describe
 from sherd.errors import UsageError
 from sherd.graph import check
 from sherd.optimise import optimise
-from sherd.policies import BUILT_IN, DistributionPolicy, Fragment
+from sherd.policies import BUILT_IN, DistributionPolicy, Fragment, load_policy
 from sherd.policies.base import LEARNING, ROLES
 from sherd.policies.central import Central
 from sherd.policies.coarse import SingleLearnerCoarse
@@ -297,3 +297,29 @@ def test_fragments_that_own_nothing_are_left_out():
             return (Fragment("all", ("env", "act", "learn", "grad", "apply")), Fragment("spare", ("replay",)))
 
     assert [f.name for f in partition(traced(Reinforce()), Spare()).fragments] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [("learn grad", "roles are a tuple of names"), (("env", "learning"), "unknown role 'learning'")],
+)
+def test_roles_that_are_none(roles, words):
+    with pytest.raises(UsageError, match=words):
+        Fragment("mine", roles)
+
+
+def test_a_policy_without_fragments():
+    with pytest.raises(UsageError, match="does not define fragments"):
+        DistributionPolicy().require(describe("CartPole-v1"), 4)
+
+
+@pytest.mark.parametrize("ring", [0, -1])
+def test_a_ring_of_no_groups(ring):
+    with pytest.raises(UsageError, match="ring"):
+        SingleLearnerFine(ring=ring).require(describe("CartPole-v1"), 4)
+
+
+@pytest.mark.parametrize("name", ["", ":", ":Pods", "pods:"])
+def test_names_of_nothing(name):
+    with pytest.raises(UsageError):
+        load_policy(name)

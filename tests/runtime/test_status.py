@@ -39,7 +39,7 @@ SENTENCES = [
     (
         [actors(0.3, sending=0.7), learner(0.95, queue=1.0)],
         "bottleneck: learner (busy 95 % of the time, queues into it full, actors are held up sending 70 %): "
-        "a faster device or more learner replicas would help, more actors would not",
+        "a faster device or a policy with several learners would help, more of the others would not",
     ),
     (
         [actors(0.4, 0.6), status("main", "main", 0.8), learner(0.1, 0.5)],
@@ -54,7 +54,7 @@ SENTENCES = [
     (
         [actors(0.9, queue=0.2), learner(0.85, queue=0.95)],
         "bottleneck: learner (busy 85 % of the time, queues into it full): "
-        "a faster device or more learner replicas would help, more actors would not",
+        "a faster device or a policy with several learners would help, more of the others would not",
     ),
     (
         [actors(0.95), learner(0.9)],
@@ -100,7 +100,7 @@ def test_advice_knows_the_cores() -> None:
     assert bottleneck(crowd, cores=2).endswith(
         "all 2 cores are in use, so more actors would help only on a larger machine"
     )
-    assert bottleneck(crowd, cores=8).endswith("more actors would help, about 6 of 8 cores are free")
+    assert bottleneck(crowd, cores=8).endswith("more actors would help, about 5.8 of 8 cores are free")
 
 
 share = st.floats(0, 1)
@@ -160,6 +160,12 @@ def test_an_average_lies_within_what_was_seen(pictures: list[list[FragmentStatus
                 assert value in (None, 0.0)
 
 
+def test_who_sleeps_in_a_step_is_busy_and_uses_no_core() -> None:
+    """A simulator that waits for a game server leaves its core to others."""
+    crowd = [replace(actors(0.99, replicas=8), cores=0.4), replace(learner(0.1), cores=0.1)]
+    assert bottleneck(crowd, cores=2).endswith("more actors would help, about 1.5 of 2 cores are free")
+
+
 def test_an_average_is_the_mean_of_the_pictures_the_fragment_is_in() -> None:
     first, second = learner(0.2, 0.8, queue=0.5), learner(0.6, 0.4, queue=None, restarts=1)
     averaged = average([[first], [actors(1.0)], [second, actors(0.5)]])
@@ -171,7 +177,7 @@ def test_an_average_is_the_mean_of_the_pictures_the_fragment_is_in() -> None:
 def test_a_status_has_the_fields_that_sinks_read() -> None:
     assert [field.name for field in fields(FragmentStatus)] == [
         *("name", "kind", "replicas", "per_second", "unit", "busy", "waiting", "sending"),
-        *("queue", "restarts", "staleness"),
+        *("queue", "restarts", "staleness", "cores"),
     ]
     assert replace(learner(0.5), busy=0.6).busy == 0.6
 

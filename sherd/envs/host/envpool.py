@@ -48,7 +48,7 @@ class PoolEnv:
         shifted = tree_map(lambda a, start: a if start is None else a + start, action, self._action_offsets)
         try:
             final, reward, terminated, truncated, info = self._pool.step(shifted)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise env_failed(self.spec.id, self._first_index, "step", error) from error
         order = info["env_id"]
         self._copy(out.next_obs, order, final)

@@ -62,7 +62,7 @@ class LoopEnv:
                 if fault := misshapen(self.spec.observation, observation):
                     raise ValueError(fault)
                 self._write(obs, row, observation)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise env_failed(self._id, self._first_index + row, "reset", error) from error
 
     def step(self, action: Tree, out: StepOut) -> None:
@@ -84,7 +84,7 @@ class LoopEnv:
             during = "reset"
             for row in ended:
                 write(out.obs, row, self._envs[row].reset()[0])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise env_failed(self._id, self._first_index + row, during, error) from error
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def make_one(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     except gymnasium.error.Error as error:
         # DependencyNotInstalled is a gymnasium error, not an ImportError.
         raise _missing(env_id, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise env_failed(env_id, 0, "its constructor", error) from error
 
 
@@ -145,7 +145,7 @@ def call_factory(env_id: str, factory: Callable[..., Any], **options: Any) -> gy
         env = factory(**options)
     except SherdError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise env_failed(env_id, 0, "its constructor", error) from error
     if isinstance(env, gymnasium.Env):
         return env

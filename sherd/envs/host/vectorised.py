@@ -40,7 +40,7 @@ class SameStepVectorEnv:
         """Start every row's first episode from its own seed."""
         try:
             first, _ = self._env.reset(seed=self._seeds)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failed("reset", error) from error
         self._copy(obs, first)
 
@@ -48,7 +48,7 @@ class SameStepVectorEnv:
         """Step every row; the vector environment resets those that ended."""
         try:
             obs, reward, terminated, truncated, info = self._env.step(self._batched(action))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failed("step", error) from error
         self._copy(out.obs, obs)
         self._copy(out.next_obs, obs)
@@ -61,7 +61,7 @@ class SameStepVectorEnv:
         """Free the simulators."""
         self._env.close()
 
-    def _failed(self, during: str, error: Exception) -> Exception:
+    def _failed(self, during: str, error: BaseException) -> Exception:
         failed = env_failed(self.spec.id, 0, during, error)
         # A vector environment does not say which of its rows raised.
         return type(failed)(str(failed).replace("environment 0 ", f"one of environments {self._indices} ", 1))
