@@ -53,18 +53,14 @@ def test_simulators_run_without_jax_and_the_run_accounts_for_itself(tmp_path, mo
     assert sherd.evaluate(tmp_path / "run", episodes=2).return_mean > 0
 
 
-def test_replicas_of_a_learner_end_alike():
-    """They agree to the last bit, and if they did not the run would say so."""
-    run = sherd.train(TINY, "CartPole-v1", policy=MultiLearner(learners=2), **RUN)
-    whole = sherd.train(TINY, "CartPole-v1", **RUN)
-    assert tree_difference(run.params, whole.params) < 1e-6
-
+def test_replicas_that_end_apart_are_an_error():
+    """That they end alike is part of the conformance matrix; this is what happens if they do not."""
     from sherd.executors.process import ProcessRun
 
-    liar = object.__new__(ProcessRun)
-    liar._digests, liar._leader = {0: "a", 1: "b"}, "learners"
+    run = object.__new__(ProcessRun)
+    run._digests, run._leader = {0: "a", 1: "b"}, "learners"
     with pytest.raises(sherd.RunError, match="different parameters"):
-        liar._require_agreement()
+        run._require_agreement()
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,6 @@ def test_a_users_own_policy_means_the_same():
     run = sherd.train(TINY, "CartPole-v1", policy=Halves(), **RUN)
     whole = sherd.train(TINY, "CartPole-v1", **RUN)
     assert tree_difference(run.params, whole.params) < 1e-6
-
-
-def test_stale_samples_are_dropped_and_counted(tmp_path):
-    policy = SingleLearnerCoarse(actors=2, asynchronous=True, max_staleness=0)
-    options = {**RUN, "steps": 4 * 16 * 12, "run_dir": tmp_path / "run"}
-    run = sherd.train(TINY, "CartPole-v1", policy=policy, **options)
-    ledger = run.summary["ledger"]
-    assert ledger["balance"] == 0
-    assert ledger["consumed"] == 4 * 16 * 12
-    assert ledger["dropped"]["stale"] == run.metrics["dropped"].sum() > 0
-    assert np.nanmax(run.metrics["staleness"]) == 0
 
 
 def test_gradients_are_applied_as_they_arrive():

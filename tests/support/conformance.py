@@ -62,9 +62,8 @@ WAYS = (
     Way(MultiLearner, ("learners",), split=True),
     Way(Fused, ("devices",), split=True),
     Way(Environments, ("actors", "policies")),
-    Way(Environments, ("actors",), (2, 3), once=True),
-    Way(Environments, ("actors", "policies", "learners"), (2,), split=True),
-    Way(Environments, ("actors", "learners"), (2,), split=True, once=True),
+    Way(Environments, ("actors",), (2,), once=True),
+    Way(Environments, ("actors", "policies", "learners"), (2,), split=True, once=True),
     Way(Central, ("workers",), split=True),
 )
 
