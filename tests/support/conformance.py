@@ -67,6 +67,9 @@ WAYS = (
     Way(Central, ("workers",), split=True),
 )
 
+# What is exchanged at every step, in compiled simulators: the most processes for the least that is new.
+PER_STEP = (SingleLearnerFine, Environments)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -112,6 +115,8 @@ def _counts(way: Way, algorithm: str, env: str, executor: str) -> tuple[int, ...
         return () if not legal else way.counts if algorithm == "PPO" else (2,)
     if first or way.counts == (1,):
         return way.counts
+    if algorithm != "PPO" and env == "graph" and executor == "process" and way.kind in PER_STEP:
+        return ()  # PPO on the graph environment and this algorithm on the host one prove it
     return () if way.once else (2,)
 
 
