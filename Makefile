@@ -6,13 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format install bench clean
+.PHONY: demo test thorough check format install bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/sherd train ppo CartPole-v1 --steps 200000 --seed 1 --run-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# Every cell of the conformance matrix, also those that `make test` leaves out to stay short.
+thorough: $(STAMP)
+	SHERD_THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/executors
 
 check: $(STAMP)
 	$(BIN)/ruff format --check sherd tests benchmarks

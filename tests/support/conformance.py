@@ -88,6 +88,12 @@ class Cell:
         return not (self.way.split and apart and self.replicas > 1)
 
     @property
+    def thorough(self) -> bool:
+        """Whether it runs only on request: other counts of replicas, where two of them are tested always."""
+        always = self.way.kind in (Single, SingleLearnerCoarse, Fused)
+        return self.executor == "process" and self.replicas != 2 and not always
+
+    @property
     def label(self) -> str:
         """The name of the test."""
         way = self.way.label.replace("=n", f"={self.replicas}").replace(" ", "")
