@@ -117,9 +117,9 @@ class HostUnits:
         self._rows, self._trips = high - low, loop.scope.trips
         results = [c.result for c in loop.scope.carries if c.result.value != loop.receive.output]
         stacked = [ref for stack in loop.scope.stacks for ref in refs_in(stack.inner)]
-        self._wanted = list(dict.fromkeys([*results, *stacked, *refs_in(loop.send.inputs)]))
+        wanted = {ref.value for ref in (*results, *stacked, *refs_in(loop.send.inputs))}
         made = [node.output for node in loop.items if isinstance(node, Node)]
-        outputs = [v for v in made if any(ref.value == v for ref in self._wanted)]
+        outputs = [value for value in made if value in wanted]
         inner = {carry.inner for carry in loop.scope.carries}
         self._region = Region(loop.items, inputs_of(loop.items), outputs, [])
         self._carried = [ref.value in inner for ref in self._region.inputs]
@@ -147,11 +147,11 @@ class HostUnits:
     def run(self, store: Store, clock: Clock) -> None:
         """All turns of all units."""
         scope = self.loop.scope
-        carried = [self._own(fill(carry.initial, store)) for carry in scope.carries]
+        carried = [jax.tree.map(np.array, fill(carry.initial, store)) for carry in scope.carries]
         flat = [leaf for tree in carried for leaf in jax.tree.leaves(tree)]
         # Carried values change in place: parts of them that are used now are seen as they are then.
         state = {c.inner: tree for c, tree in zip(scope.carries, carried)}
-        stacks = self._arrays(state)
+        stacks = self._arrays()
         index = np.asarray(clock.env_index).reshape(self._count, self._rows)
         turns, ready, left = np.zeros(self._count, np.int32), list(range(self._count)), self._count
         while left:
@@ -175,9 +175,6 @@ class HostUnits:
         for stack, leaves in zip(scope.stacks, stacks):
             store[stack.outer] = jax.tree.unflatten(self._treedef(stack.inner), leaves)
 
-    def _own(self, tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: np.array(leaf), tree)
-
     def _act(
         self, ready: list[int], store: Store, state: Store, turns: Any, clock: Clock, index: Any
     ) -> dict[int, Any]:
@@ -198,7 +195,7 @@ class HostUnits:
 
         return jax.tree.map(rows, ref.pick(values[ref.value]))
 
-    def _arrays(self, state: Store) -> list[list[np.ndarray]]:
+    def _arrays(self) -> list[list[np.ndarray]]:
         """The next set of arrays to stack into; the last one may still be in use."""
         self._turn_of_sets = (self._turn_of_sets + 1) % len(self._stacks)
         found = self._stacks[self._turn_of_sets]
