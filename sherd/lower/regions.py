@@ -12,11 +12,11 @@ from sherd.author.keys import Frame
 from sherd.author.types import EnvironmentStep
 from sherd.graph.ir import Node, Ref, Scope, defines, uses, walk
 from sherd.lower.interpret import Values, run_items
+from sherd.policies.base import REDUCING
 
 Item = Node | Scope
 
 MESSAGES = ("send", "receive")
-REDUCING = ("learn", "grad", "apply", "replay")
 
 
 def _never(*args: Any) -> Any:

@@ -11,7 +11,8 @@ from sherd.errors import UsageError, nearest
 from sherd.graph.ir import Node
 from sherd.spaces import EnvSpec
 
-LEARNING = ("learn", "grad", "apply", "replay", "eval")
+REDUCING = ("learn", "grad", "apply", "replay")  # these may reduce over the environments of all replicas
+LEARNING = (*REDUCING, "eval")
 ROLES = ("env", "act", *LEARNING)
 
 

@@ -15,7 +15,7 @@ import jax
 from sherd.errors import UsageError
 from sherd.graph.ir import Graph, Node, Ref, Scope, walk
 from sherd.graph.notation import Notation
-from sherd.policies.base import ROLES, DistributionPolicy, Fragment
+from sherd.policies.base import REDUCING, ROLES, DistributionPolicy, Fragment
 from sherd.policies.needs import Needs, Part, Refresh
 from sherd.policies.places import Places, assign, stack_leaves
 
@@ -64,15 +64,12 @@ class Fragments:
         fragment = self[name]
         if fragment.replicas == 1 or self.policy.runs_ahead:
             return False
-        return any(self.owner[n.name] == name and n.role in _REDUCING for n in self.graph.nodes())
+        return any(self.owner[n.name] == name and n.role in REDUCING for n in self.graph.nodes())
 
     def __str__(self) -> str:
         from sherd.policies.text import render
 
         return render(self)
-
-
-_REDUCING = ("learn", "grad", "apply", "replay")
 
 
 def partition(graph: Graph, policy: DistributionPolicy) -> Fragments:
