@@ -53,6 +53,8 @@ class RunConfig:
     """What the fragments run on: inline (this process), process, or auto (what the policy needs)."""
     tile: int = 0
     """Environments to act for at a time, so that sharing them out never shows in the last bit; 0: all."""
+    replay: str = "auto"
+    """Where replay memory is kept: graph (in the compiled program), host (its own arrays), or auto."""
     run_dir: Path | None = None
     """Where to write config.json, metrics.jsonl, TensorBoard events and parameters."""
     eval_episodes: int = 20
@@ -116,7 +118,10 @@ def train(
     sink = Sinks([memory, *_file_sinks(directory), *sinks])
     session = Session(graph, sink, directory)
     # Nothing is written before the program stands: what is broken off here leaves an empty directory.
-    running = start(Order(algorithm, env, graph, policy, run_config.seed, iterations, run_config.tile))
+    order = Order(
+        algorithm, env, graph, policy, run_config.seed, iterations, run_config.tile, run_config.replay
+    )
+    running = start(order)
     try:
         try:
             if directory:

@@ -64,6 +64,9 @@ class EagerBackend:
         if cell not in self.cells:
             self.cells[cell] = build(like)
 
+    def types_of(self, tree: Any) -> Any:
+        return jax.eval_shape(lambda: tree)
+
     def scope(self, name: str, trips: int) -> Iterator[Any]:
         outer, counts, written = self.frame, self._counts.copy(), self._written.copy()
         self._emitted.append({})

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from sherd.author import ops
 from sherd.author.algorithm import Algorithm
 from sherd.author.replay import Replay
-from sherd.author.stage import Backend, Op, wants_key
-from sherd.author.types import EnvironmentStep, Transition, Tree
+from sherd.author.stage import Backend, Op, key_kind
+from sherd.author.types import EnvironmentStep, Transition, Tree, Update
 from sherd.errors import UsageError, author_source, nearest
 
 
@@ -102,28 +102,60 @@ class Learner:
         op = Op("progress", "learn", lambda iteration, total: jnp.minimum(iteration / total, 1.0))
         return self._backend.call(op, (self._backend.iteration, self._backend.total))
 
+    @property
+    def updates(self) -> Any:
+        """How many updates were made; with several optimisers a dict, by part."""
+        return self._backend.read("learner").updates
+
     def step(
         self,
         loss: Callable[..., Any],
         *args: Tree,
+        part: str | None = None,
         scale: Any = 1.0,
         when: Any = True,
         stop_when: Callable[[Tree], Any] | None = None,
-    ) -> Tree:
-        """One update from `loss(params, *args)`, which returns a scalar or (scalar, metrics).
+    ) -> Update:
+        """One update from `loss(params, *args)`: a scalar, (scalar, metrics) or (scalar, metrics, rows).
 
-        `scale` multiplies the update (a schedule); `when` says whether to update at all; once
+        `rows` is what the caller wants back of each environment, such as new priorities.
+
+        With several optimisers `part` says which part of the parameters is changed, and by which. `scale`
+        multiplies the update (a schedule); `when` says whether to compute anything at all; once
         `stop_when(metrics)` is true, this update and the rest of the iteration's are left out.
         """
-        backend = self._backend
-        grad = Op(loss.__name__, "grad", ops.gradient(loss), "one" if wants_key(loss) else "none")
-        grads, metrics = backend.call(grad, (self.params, *args))
-        apply = Op("update", "apply", ops.updating(self._optimiser, stop_when))
+        backend, optimiser = self._backend, self._chosen(part)
+        name = f"update_{part}" if part else "update"
+        function, given = ops.gradient(loss, part), (self.params, *args)
+        if when is not True:
+            function, given = ops.conditional(function), (when, *given)
+        grad = Op(loss.__name__, "grad", function, key_kind(loss))
+        grads, metrics, rows = backend.call(grad, given)
+        apply = Op(name, "apply", ops.updating(optimiser, part, stop_when))
         learner = backend.read("learner")
         updated, report = backend.call(apply, (learner, grads, metrics, scale, when, backend.iteration))
         backend.write("learner", updated)
         backend.emit("metrics", report)
-        return metrics
+        return Update(metrics, rows)
+
+    def _chosen(self, part: str | None) -> Any:
+        """The optimiser of a part."""
+        if isinstance(self._optimiser, dict):
+            if part in self._optimiser:
+                return self._optimiser[part]
+            named = f"part {part!r} is none" if part else "no part is named, but there are several"
+            raise UsageError(
+                f"learner.step: {named} of the optimisers {', '.join(self._optimiser)}\n"
+                f"  at {author_source().quoted()}\n"
+                f"  fix: learner.step(..., part={next(iter(self._optimiser))!r})"
+            )
+        if part is not None:
+            raise UsageError(
+                f"learner.step: part {part!r} is named, but optimiser() gives one for all parameters\n"
+                f"  at {author_source().quoted()}\n"
+                f"  fix: let optimiser() return a dict with an entry {part!r}"
+            )
+        return self._optimiser
 
     def shuffled(self, batch: Tree, epochs: int, minibatches: int, sequences: bool = False) -> Iterator[Tree]:
         """Deal a batch (leaves [time, env, ...]) into minibatches, anew in every epoch.
@@ -143,15 +175,17 @@ class Learner:
             for index in self._backend.scope("minibatches", minibatches):
                 yield self._backend.call(Op("minibatch", "learn", ops.take), (dealt, index))
 
-    def every(self, count: int, new: Tree, otherwise: Tree) -> Tree:
-        """`new` when the number of updates is a multiple of `count`, else `otherwise`."""
+    def every(self, count: int, new: Tree, otherwise: Tree, part: str | None = None) -> Tree:
+        """`new` when the number of updates (of a part) is a multiple of `count`, else `otherwise`."""
+        self._chosen(part)
         op = Op(
             "every",
             "learn",
             lambda updates, a, b: ops.select(updates % count == 0, a, b),
             knobs=(("updates", count),),
         )
-        return self._backend.call(op, (self._backend.read("learner").updates, new, otherwise))
+        made = self.updates if part is None else self.updates[part]
+        return self._backend.call(op, (made, new, otherwise))
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Add scalars to the run's metrics."""

@@ -18,33 +18,56 @@ WEIGHT = "weight"  # the metric that says how much a report counts
 
 def initial_learner(params: Tree, optimiser: Any) -> LearnerState:
     """The learner's state before the first update."""
-    never = jnp.int32(-1)
-    return LearnerState(params, optimiser.init(params), jnp.int32(0), never, never)
+    never, none = jnp.int32(-1), jnp.int32(0)
+    if not isinstance(optimiser, dict):
+        return LearnerState(params, optimiser.init(params), none, never, never)
+    for part in optimiser:
+        if not isinstance(params, dict) or part not in params:
+            has = f"has {', '.join(params)}" if isinstance(params, dict) else "is not a dict"
+            raise UsageError(
+                f"optimiser() names the part {part!r}, but what init() returns {has}\n"
+                "  fix: return a dict of parameters with one entry for every optimiser"
+            )
+    states = {part: one.init(params[part]) for part, one in optimiser.items()}
+    return LearnerState(params, states, dict.fromkeys(optimiser, none), never, never)
 
 
-def gradient(loss: Callable[..., Any]) -> Callable[..., tuple[Tree, Tree]]:
-    """A function (params, ...) -> (gradients, metrics), averaged over all replicas."""
+def gradient(loss: Callable[..., Any], part: str | None) -> Callable[..., tuple[Tree, Tree, Tree]]:
+    """A function (params, ...) -> (gradients, metrics, rows); all but rows are averaged over all replicas.
 
-    def loss_and_metrics(params: Tree, *args: Any) -> tuple[Any, dict[str, Any]]:
-        result = loss(params, *args)
-        value, metrics = result if isinstance(result, tuple) else (result, {})
+    The gradients are those of one part of the parameters, if it is named.
+    """
+
+    def outcome(changed: Tree, params: Tree, *args: Any) -> tuple[Any, tuple[dict[str, Any], Tree]]:
+        result = loss(changed if part is None else {**params, part: changed}, *args)
+        value, metrics, rows = (*result, (), ())[:3] if isinstance(result, tuple) else (result, {}, ())
         if jnp.shape(value) != ():
             raise UsageError(
                 f"{loss.__name__} must return a scalar, but its shape is {jnp.shape(value)}\n"
                 f"  at {author_source().quoted()}\n  fix: take the mean over the minibatch"
             )
-        return value, {"loss": value, **metrics}
+        return value, ({"loss": value, **dict(metrics)}, jax.tree.map(jnp.asarray, rows))
 
-    def gradients(params: Tree, *args: Any) -> tuple[Tree, Tree]:
-        (_, metrics), grads = jax.value_and_grad(loss_and_metrics, has_aux=True)(params, *args)
-        averaged: tuple[Tree, Tree] = reduce.gradients((grads, metrics))
-        return averaged
+    def gradients(params: Tree, *args: Any) -> tuple[Tree, Tree, Tree]:
+        changed = params if part is None else params[part]
+        (_, (metrics, rows)), grads = jax.value_and_grad(outcome, has_aux=True)(changed, params, *args)
+        return *reduce.gradients((grads, metrics)), rows
 
-    gradients.__name__ = loss.__name__
     return gradients
 
 
-def updating(optimiser: Any, stop_when: Callable[[Tree], Any] | None) -> Callable[..., Any]:
+def conditional(function: Callable[..., Tree]) -> Callable[..., Tree]:
+    """A function (when, ...) that computes only where `when` is true, and gives zeros elsewhere."""
+
+    def maybe(when: Any, *args: Any) -> Tree:
+        shapes = jax.eval_shape(function, *args)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.cond(when, lambda: jax.tree.map(jnp.asarray, function(*args)), lambda: nothing)
+
+    return maybe
+
+
+def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] | None) -> Callable[..., Any]:
     """A function that applies gradients, unless learning stopped, failed, or `when` says no.
 
     A value that is not finite freezes the learner for good: the last good parameters survive in it, and
@@ -62,16 +85,30 @@ def updating(optimiser: Any, stop_when: Callable[[Tree], Any] | None) -> Callabl
             halt = halt | (stop_when(metrics) & when)
         stopped = jnp.where(halt, iteration, learner.stopped)
         go = jnp.asarray(when) & (failed < 0) & ~halt
-        steps, optimiser_state = optimiser.update(grads, learner.optimiser, learner.params)
+        old = _changing(learner, part)
+        steps, optimiser_state = optimiser.update(grads, old[1], old[0])
         steps = jax.tree.map(lambda step: step * scale, steps)
-        new = (optax.apply_updates(learner.params, steps), optimiser_state, learner.updates + 1)
-        old = (learner.params, learner.optimiser, learner.updates)
-        kept = jax.tree.map(lambda a, b: jnp.where(go, a, b), new, old)
+        new = (optax.apply_updates(old[0], steps), optimiser_state, old[2] + 1)
+        kept = select(go, new, old)
         report = {**metrics, "grad_norm": norm, "update_scale": jnp.float32(scale), WEIGHT: jnp.float32(go)}
-        params, optimiser_state, updates = kept
+        params, optimiser_state, updates = _changed(learner, part, kept)
         return LearnerState(params, optimiser_state, updates, stopped, failed), report
 
     return update
+
+
+def _changing(learner: LearnerState, part: str | None) -> tuple[Tree, Tree, Any]:
+    """Parameters, optimiser and number of updates: all of them, or those of a part."""
+    fields = learner.params, learner.optimiser, learner.updates
+    params, optimiser, updates = fields if part is None else (field[part] for field in fields)
+    return params, optimiser, updates
+
+
+def _changed(learner: LearnerState, part: str | None, new: tuple[Any, ...]) -> tuple[Any, ...]:
+    if part is None:
+        return new
+    fields = learner.params, learner.optimiser, learner.updates
+    return tuple({**field, part: one} for field, one in zip(fields, new))
 
 
 def dealer(minibatches: int, sequences: bool) -> Callable[..., Tree]:

@@ -49,6 +49,9 @@ class Backend(Protocol):
     def declare(self, cell: str, build: Callable[[Callable[[Any], Any]], Any], like: Any) -> None:
         """Add a state cell whose shape is only known now: `build(zeros)` makes its initial value."""
 
+    def types_of(self, tree: Any) -> Any:
+        """The shapes and dtypes of a pytree."""
+
     def scope(self, name: str, trips: int) -> Iterator[Any]:
         """Run or record a loop body `trips` times, yielding the turn's index."""
 
@@ -82,18 +85,19 @@ def active(backend: Backend | None) -> Iterator[None]:
         _ACTIVE.pop()
 
 
-def wants_key(function: Callable[..., Any]) -> bool:
-    """Whether a function's last parameter is called `key`.
+def key_kind(function: Callable[..., Any], key: KeyKind = "one") -> KeyKind:
+    """What random keys a function asks for: a last parameter `key` means `key`, `keys` one per environment.
 
-    >>> wants_key(lambda obs, key: 0), wants_key(lambda obs: 0)
-    (True, False)
+    >>> key_kind(lambda obs, key: 0), key_kind(lambda obs, keys: 0), key_kind(lambda obs: 0)
+    ('one', 'env', 'none')
     """
     names = list(inspect.signature(function).parameters)
-    return bool(names) and names[-1] == "key"
+    last = names[-1] if names else ""
+    return key if last == "key" else "env" if last == "keys" else "none"
 
 
 def _stage(method: Method, role: Role, key: KeyKind) -> Method:
-    takes_key = wants_key(method)
+    kind = key_kind(method, key)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
@@ -101,7 +105,7 @@ def _stage(method: Method, role: Role, key: KeyKind) -> Method:
         if backend is None:
             return method(self, *args)
         bound = functools.partial(method, self)
-        op = Op(method.__name__, role, bound, key if takes_key else "none")
+        op = Op(method.__name__, role, bound, kind)
         return backend.call(op, args)
 
     return call
@@ -113,5 +117,8 @@ def act(method: Method) -> Method:
 
 
 def learn(method: Method) -> Method:
-    """Mark a method as preparing what is learnt from; a last parameter `key` gets one random key."""
+    """Mark a method as preparing what is learnt from.
+
+    A last parameter `key` gets one random key, `keys` one for every environment.
+    """
     return _stage(method, "learn", "one")

@@ -50,6 +50,7 @@ class EnvState(NamedTuple):
 class LearnerState(NamedTuple):
     """The state cell behind the `learner` handle.
 
+    With several optimisers, `optimiser` and `updates` are dicts by the part of the parameters they change.
     `stopped` and `failed` hold the iteration in which learning was stopped early or met a value that is
     not finite, or -1. Storing the iteration instead of a flag means that nobody has to reset it.
     """
@@ -59,6 +60,13 @@ class LearnerState(NamedTuple):
     updates: Tree
     stopped: Tree
     failed: Tree
+
+
+class Update(NamedTuple):
+    """What `learner.step` gives: the loss' metrics, and its `rows`, which keep their environment axis."""
+
+    metrics: Tree
+    rows: Tree
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,8 @@ class Accounts:
         counts = stream.counts()
         number = int(stream.spec.name.rpartition("@")[2])
         consumed = rows.used.get(number, 0) if lane else rows.learnt * steps
+        if not lane and self._cut.policy.runs_ahead:
+            consumed = counts.released * steps  # replay has them: it remembers as they come
         line = StreamCounts(counts.published * steps, consumed, name=stream.spec.name)
         line.in_flight = (counts.published - counts.released) * steps
         if lane and rows.dropped.get(number):

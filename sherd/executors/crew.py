@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sherd.errors import UsageError
+from sherd.executors.memory import Memories
 from sherd.executors.simulators import Pattern, pattern_of
 from sherd.executors.wiring import Wiring
 from sherd.executors.worker import Assignment
@@ -35,6 +36,7 @@ class Crew:
     programs: dict[str, Projection]
     patterns: dict[str, Pattern]
     wiring: Wiring
+    memories: Memories
     turns_per_row: int
     _coordinators: dict[str, str] = field(default_factory=dict)
 
@@ -116,6 +118,7 @@ class Crew:
             wires=wires,
             gate=wiring.gate(one.fragment),
             saved=wiring.store.get(f"saved {one.fragment}"),
+            memory=self.memories.of(one.fragment, one.replica),
             together=(self._coordinator(one.fragment), replicas) if together else None,
         )
 

@@ -13,6 +13,7 @@ from sherd.errors import RunError
 from sherd.executors.accounts import Accounts
 from sherd.executors.crew import Crew, leader_of, plan_of, simulators_of
 from sherd.executors.failures import failure, first_cause
+from sherd.executors.memory import Memories
 from sherd.executors.progress import Progress
 from sherd.executors.rows import Rows
 from sherd.executors.wiring import Wiring, saved_cells
@@ -43,7 +44,16 @@ class ProcessRun:
         self._wiring = Wiring(self.cut, self.programs, frozenset(simulators))
         self._leader = leader_of(self.cut)
         self._rows = Rows(self.cut, self._leader, self._wiring, order.policy.runs_ahead)
-        crew = Crew(order, self.cut, self.programs, simulators, self._wiring, self._rows.turns_per_row)
+        self._memories = Memories(order, self.cut, self.programs)
+        crew = Crew(
+            order,
+            self.cut,
+            self.programs,
+            simulators,
+            self._wiring,
+            self._memories,
+            self._rows.turns_per_row,
+        )
         self._supervisor = Supervisor([crew.spec(one) for one in self.plan.placements], self._wake)
         self._accounts = Accounts(self.cut, self._wiring, self._supervisor.board)
         self._digests: dict[int, str] = {}
@@ -158,6 +168,7 @@ class ProcessRun:
             if self._wiring.arena is not None:
                 self._wiring.arena.unlink()
                 self._wiring.arena.close()
+            self._memories.free()
 
 
 def start(order: Order) -> ProcessRun:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sherd.author.replay import INDEX, MEMORY
 from sherd.policies.partition import Crossing, Fragments
 from sherd.policies.project import Projection
 from sherd.runtime.lanes import LanesIn
@@ -69,8 +70,12 @@ class Wiring:
             return self.cut[crossing.source].replicas
         names = [fragment.name for fragment in free]
         if crossing.how == "rows" and crossing.source in names and crossing.target not in names:
-            return min(fragment.replicas for fragment in free)
+            return 0 if self._remembers(crossing.target) else min(fragment.replicas for fragment in free)
         return 0
+
+    def _remembers(self, name: str) -> bool:
+        """Whether a fragment keeps replay: windows span rollouts, so nobody may fill another's place."""
+        return any(held.cell == MEMORY and held.owned for held in self.programs[name].held)
 
     def _types(self, crossing: Crossing) -> list[tuple[Any, int | None]]:
         found = []
@@ -194,7 +199,7 @@ class Wiring:
     def into(self, crossing: Crossing, share: int) -> Any:
         """The receiving end of a share, None where it belongs to a gate of lanes."""
         if crossing.how == "shared":
-            latest = self.cut.policy.runs_ahead
+            latest = self.cut.policy.runs_ahead and self.cut[crossing.source].kind != "replay"
             return SharedIn(self.store[crossing.name], share, bool(crossing.refreshes), latest)
         if self.lanes(crossing):
             return None
@@ -229,7 +234,7 @@ def saved_cells(program: Projection) -> list[Any]:
         for cell, held in zip(program.graph.cells, program.held)
         if held.owned
         and not held.path
-        and held.cell not in ("env", "replay")
+        and held.cell not in ("env", MEMORY, INDEX)
         and all(axis is None for axis in cell.env_axes)
         and jax.tree.leaves(cell.type)
     ]

@@ -16,6 +16,7 @@ import numpy as np
 from sherd.author.algorithm import Algorithm
 from sherd.author.environments import graph_stepping
 from sherd.envs import describe, make_graph, make_host
+from sherd.executors.memory import SharedBlock
 from sherd.executors.rows import EPISODES
 from sherd.executors.wiring import saved_cells
 from sherd.graph import trace
@@ -58,6 +59,7 @@ class Assignment:
     wires: dict[str, Any] = field(default_factory=dict)
     gate: tuple[LanesIn, list[str]] | None = None
     saved: Store | None = None
+    memory: SharedBlock | None = None  # where replay is kept on the host
     together: tuple[str, int] | None = None  # address and number of those that learn together
 
 
@@ -117,7 +119,9 @@ class _Worker:
             else None
         )
         stepping = graph_stepping(env) if env is not None else NO_ENVIRONMENT
-        setting = Setting(a.seed, a.iterations, self._share, simulators, stepping, self._ports, spmd)
+        setting = Setting(
+            a.seed, a.iterations, self._share, simulators, stepping, self._ports, spmd, a.memory
+        )
         return begin_host_program(graph, self._whole.held, a.algorithm, setting, env)
 
     def run(self) -> None:

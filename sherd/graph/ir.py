@@ -108,12 +108,15 @@ class Scope:
 
 @dataclass(frozen=True)
 class Cell:
-    """Named state carried between iterations. `build` makes it when it is not known from the algorithm."""
+    """Named state carried between iterations.
+
+    If it is not known from the algorithm, `build` makes it for a number of environments.
+    """
 
     name: str
     type: Any
     env_axes: tuple[int | None, ...]
-    build: Callable[[], Any] | None = None
+    build: Callable[[int], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,7 @@ class Graph:
         return [
             cell.name
             for cell in self.cells
-            if cell.name not in ("env", "replay")
-            and all(axis is None for axis in cell.env_axes)
-            and cell.env_axes
+            if cell.name != "env" and all(axis is None for axis in cell.env_axes) and cell.env_axes
         ]
 
     def steps_per_iteration(self) -> int:

@@ -98,6 +98,22 @@ def env_axes(op_name: str, small: Any, large: Any, source: Source) -> tuple[int 
     return tuple(axes)
 
 
+def with_envs(type_: Any, axes: tuple[int | None, ...], envs: int) -> Any:
+    """A type with another number of environments.
+
+    >>> with_envs({"a": jax.ShapeDtypeStruct((2, 3), "float32")}, (1,), 5)["a"].shape
+    (2, 5)
+    """
+    leaves, treedef = jax.tree.flatten(type_)
+    resized = [
+        leaf
+        if axis is None
+        else jax.ShapeDtypeStruct((*leaf.shape[:axis], envs, *leaf.shape[axis + 1 :]), leaf.dtype)
+        for leaf, axis in zip(leaves, axes)
+    ]
+    return jax.tree.unflatten(treedef, resized)
+
+
 def _impure(name: str, what: str, first: Any, later: Any, source: Source) -> UsageError:
     return UsageError(
         f"stage {name!r} returns {what} on a later pass: first {describe(first)}, then {describe(later)}\n"

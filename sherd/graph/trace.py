@@ -25,7 +25,7 @@ from sherd.errors import SherdError, Source, UsageError, author_source
 from sherd.graph.ir import Carry, Cell, Graph, Node, Ref, Scope, Stack, Value
 from sherd.graph.prune import prune, renumber
 from sherd.graph.reads import recording, unread_fields, unused_values
-from sherd.graph.shapes import Pair, describe, env_axes, explain_loop, same_type, shape_of
+from sherd.graph.shapes import Pair, describe, env_axes, explain_loop, same_type, shape_of, with_envs
 from sherd.graph.signature import compare_passes
 from sherd.graph.traced import Traced, is_traced
 from sherd.spaces import EnvSpec
@@ -48,7 +48,7 @@ class Tracer:
         self.values: dict[int, Value] = {}
         self.pairs: dict[int, Pair] = {}
         self.cells: dict[str, Traced] = {}
-        self.late_cells: dict[str, Callable[[], Any]] = {}
+        self.late_cells: dict[str, Callable[[int], Any]] = {}
         self.body = Pass()
         self._snapshots: list[dict[str, Traced]] = []
         self._counts: Counter[str] = Counter()
@@ -127,12 +127,20 @@ class Tracer:
     def declare(self, cell: str, build: Callable[[Any], Any], like: Any) -> None:
         if cell in self.cells:
             return
-        types = [self.types(like, which) for which in (0, 1)]
-        pair = (jax.eval_shape(lambda: build(types[0])), jax.eval_shape(lambda: build(types[1])))
-        self.late_cells[cell] = lambda: build(types[0])
-        value = self.define(cell, pair, author_source())
+        source, small, large = author_source(), self.types(like, 0), self.types(like, 1)
+        axes = env_axes(cell, small, large, source)
+
+        def first(envs: int) -> Any:
+            return build(with_envs(small, axes, envs))
+
+        pair = tuple(jax.eval_shape(lambda n=n: first(n)) for n in (self.num_envs, 2 * self.num_envs))
+        self.late_cells[cell] = first
+        value = self.define(cell, pair, source)
         for cells in (*self._snapshots, self.cells):
             cells[cell] = value
+
+    def types_of(self, tree: Any) -> Any:
+        return self.types(tree, 0)
 
     def emit(self, channel: str, value: Any) -> None:
         self._require_visible(value, author_source())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,8 +12,10 @@ from sherd.author.algorithm import Algorithm
 from sherd.author.eager import begin_cells, separate
 from sherd.author.environments import begin, graph_begin
 from sherd.author.keys import Frame, run_key
-from sherd.graph.ir import Graph, Ref
+from sherd.author.replay import MEMORY
+from sherd.graph.ir import Cell, Graph, Ref
 from sherd.lower.host import HostProgram, Setting
+from sherd.lower.memory import memory_type
 from sherd.lower.share import Share
 from sherd.policies.project import Held
 from sherd.spaces import GraphEnv, zeros
@@ -31,7 +33,10 @@ def begin_host_program(
         frame = Frame(run_key(setting.seed), 0, setting.total, jnp.asarray(setting.share.index()))
         return separate(jax.jit(lambda: graph_begin(env, frame.env_keys("reset")))())
 
-    program.cells = first_cells(graph, held, algorithm, setting.seed, setting.share, reset)
+    made: dict[str, Callable[[], Any]] = {"env": reset}
+    if (memory := setting.memory) is not None:
+        made[MEMORY] = lambda: memory(memory_type(graph, setting.share.count))
+    program.cells = first_cells(graph, held, algorithm, setting.seed, setting.share, made)
     return program
 
 
@@ -41,26 +46,41 @@ def first_cells(
     algorithm: Algorithm,
     seed: int,
     share: Share,
-    reset: Callable[[], Any],
+    made: Mapping[str, Callable[[], Any]],
 ) -> dict[str, Any]:
-    """The cells a fragment begins with. All follow from the seed, but for the environments: `reset()`.
+    """The cells a fragment begins with. All follow from the seed, but for those that are `made` here.
 
     Every cell is built for all environments and cut to the share, so that a share begins as its part of the
     whole does. What is mirrored of the environments arrives with the first message; until then it is blank.
     """
+    cells: dict[str, Any] = {}
+    derived = []
+    for one, cell in zip(held, graph.cells):
+        if one.cell in made and not one.path:
+            cells[one.name] = made[one.cell]()
+        elif cell.build is not None:
+            cells[one.name] = separate(cell.build(share.count))
+        else:
+            derived.append((one, cell))
+    return cells | (_derived(graph, derived, algorithm, seed, share) if derived else {})
+
+
+def _derived(
+    graph: Graph, wanted: list[tuple[Held, Cell]], algorithm: Algorithm, seed: int, share: Share
+) -> dict[str, Any]:
+    """Cells that follow from the algorithm and the seed; nothing else is computed."""
     bound = algorithm.bind(graph.spec)
     blank = begin((), zeros(graph.spec.observation, (share.envs,)), share.envs)
-    whole = jax.jit(lambda key: begin_cells(bound, blank, key))(run_key(seed))
-    cells = {}
-    for one, cell in zip(held, graph.cells):
-        if one.cell == "env" and not one.path:
-            cells[one.name] = reset()
-            continue
-        value = cell.build() if cell.build is not None else Ref(0, one.path).pick(whole[one.cell])
-        leaves, treedef = jax.tree.flatten(value)
-        cut = [_rows(leaf, axis, share) for leaf, axis in zip(leaves, cell.env_axes)]
-        cells[one.name] = jax.tree.unflatten(treedef, cut)
-    return {name: value if name == "env" else separate(value) for name, value in cells.items()}
+
+    def build(key: Any) -> dict[str, Any]:
+        whole, cells = begin_cells(bound, blank, key), {}
+        for one, cell in wanted:
+            leaves, treedef = jax.tree.flatten(Ref(0, one.path).pick(whole[one.cell]))
+            cut = [_rows(leaf, axis, share) for leaf, axis in zip(leaves, cell.env_axes)]
+            cells[one.name] = jax.tree.unflatten(treedef, cut)
+        return cells
+
+    return separate(jax.jit(build)(run_key(seed)))
 
 
 def _rows(leaf: Any, axis: int | None, share: Share) -> Any:

@@ -13,12 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from sherd.author import ring
 from sherd.author.keys import run_key
+from sherd.author.replay import MEMORY
 from sherd.author.stage import Op
 from sherd.author.types import EnvironmentStep, Episode
 from sherd.errors import Source
 from sherd.graph.ir import Graph, Node, Ref, Scope, Value, refs_in, uses
 from sherd.lower.driver import Driver
+from sherd.lower.memory import Allocate, HostGather, HostStore, moves_memory
 from sherd.lower.parts import Clock, HostNode, HostReceive, HostRegion, HostScope, HostSend, Store, fill
 from sherd.lower.ports import Port
 from sherd.lower.regions import MESSAGES, NO_ENVIRONMENT, Item, Region, inputs_of, reduces, roles_in, split
@@ -62,6 +65,7 @@ class Setting:
     stepping: EnvironmentStep = NO_ENVIRONMENT
     ports: Mapping[str, Port] = field(default_factory=dict)
     spmd: Spmd | None = None
+    memory: Allocate | None = None  # how replay memory of the host is made; None: it is part of the program
 
 
 class HostProgram:
@@ -73,7 +77,7 @@ class HostProgram:
     def __init__(self, graph: Graph, setting: Setting) -> None:
         self.graph, self._summary = with_summary(graph)
         self.setting, self.total, self.iteration = setting, setting.total, 0
-        self._host = {*MESSAGES, *(("env",) if setting.env is not None else ())}
+        self._host_roles = {*MESSAGES, *(("env",) if setting.env is not None else ())}
         self._drivers: list[Driver] = []
         self._taken: list[Port] = []
         self._parts = self._lower(self.graph.root, {carry.result.value for carry in self.graph.root.carries})
@@ -89,7 +93,7 @@ class HostProgram:
     def _lower(self, scope: Scope, wanted: set[int], repeats: int = 1) -> list[Any]:
         """The parts of a scope's body, run `repeats` times an iteration; `wanted` is needed after it."""
         parts: list[Any] = []
-        pieces = split(scope.body, self._host, spmd=self.setting.spmd is not None)
+        pieces = split(scope.body, self._on_host, spmd=self.setting.spmd is not None)
         after = self._needed_after(pieces, scope, wanted)
         for piece, needed in zip(pieces, after):
             if isinstance(piece, list):
@@ -103,6 +107,10 @@ class HostProgram:
                 parts.append(self._node(piece, scope, repeats))
         return parts
 
+    def _on_host(self, node: Node) -> bool:
+        kept = self.setting.memory is not None and moves_memory(node)
+        return kept or node.role in self._host_roles
+
     def _unit_loop(self, scope: Scope) -> UnitLoop | None:
         return unit_loop(scope, self.graph.values, self.setting.ports) if self.setting.ports else None
 
@@ -114,6 +122,8 @@ class HostProgram:
             self._drivers.append(driver)
             action = jax.tree.map(self._type, node.inputs[1], is_leaf=lambda leaf: isinstance(leaf, Ref))
             return HostNode(node, driver, action)
+        if moves_memory(node):
+            return (HostStore if node.op.function.func is ring.store else HostGather)(node, fill)  # type: ignore[attr-defined]
         port = self.setting.ports[node.name.split(" ", 1)[1]]
         if node.role == "send":
             return HostSend(node, port)
@@ -190,7 +200,9 @@ class HostProgram:
     def _settle(self) -> None:
         """Wait until nothing reads this iteration's arrays any more, and let no cell be a view of them."""
         for name, value in self.cells.items():
-            if name != "env" or self.setting.env is None:
+            if not (
+                (name == "env" and self.setting.env is not None) or (name == MEMORY and self.setting.memory)
+            ):
                 owned = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
                 self.cells[name] = jax.block_until_ready(owned)
 

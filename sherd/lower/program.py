@@ -12,6 +12,7 @@ from sherd.envs import make_graph, make_host
 from sherd.graph.ir import Graph
 from sherd.lower.begin import begin_host_program
 from sherd.lower.host import Setting
+from sherd.lower.memory import on_host, private_memory, require_in_program
 from sherd.lower.share import Share
 from sherd.lower.xla import LONGEST_CALL, XlaProgram, mesh_of_devices
 from sherd.optimise import TOGETHER, optimise
@@ -45,6 +46,7 @@ class Order:
     seed: int
     iterations: int
     tile: int = 0  # what the graph was tiled with, for processes that trace it again
+    replay: str = "auto"  # where replay memory is kept: in the program, on the host, or where it fits
 
 
 def build(order: Order) -> Program:
@@ -54,8 +56,11 @@ def build(order: Order) -> Program:
     if order.graph.spec.kind == "host":
         env = make_host(order.env, order.graph.envs, order.seed)
         share = Share.of_replica(order.graph.envs)
-        setting = Setting(order.seed, order.iterations, share, env)
+        kept = on_host(whole.graph, order.graph.envs, order.replay)
+        memory = private_memory if kept else None
+        setting = Setting(order.seed, order.iterations, share, env, memory=memory)
         return begin_host_program(whole.graph, whole.held, order.algorithm, setting)
+    require_in_program(order.replay)
     fused = isinstance(order.policy, Fused)
     return XlaProgram(
         whole.graph,

@@ -26,19 +26,26 @@ def _never(*args: Any) -> Any:
 NO_ENVIRONMENT = EnvironmentStep(_never)
 
 
+def nodes_in(item: Item) -> list[Node]:
+    """A node, or all nodes in a scope."""
+    return [item] if isinstance(item, Node) else list(walk(item))
+
+
 def roles_in(item: Item) -> set[str]:
     """The roles of a node, or of all nodes in a scope."""
-    return {node.role for node in ([item] if isinstance(item, Node) else walk(item))}
+    return {node.role for node in nodes_in(item)}
 
 
-def split(body: tuple[Item, ...], host: set[str], spmd: bool = False) -> list[Item | list[Item]]:
+def split(
+    body: tuple[Item, ...], host: Callable[[Node], bool], spmd: bool = False
+) -> list[Item | list[Item]]:
     """What only the host can do, item by item, and between those items lists that compile together.
 
     With `spmd` a list either reduces over replicas or does not: only the former need all of them at once.
     """
     parts: list[Item | list[Item]] = []
     for item in body:
-        if roles_in(item) & host:
+        if any(host(node) for node in nodes_in(item)):
             parts.append(item)
         elif parts and isinstance(parts[-1], list) and not (spmd and reduces(parts[-1]) != reduces([item])):
             parts[-1].append(item)

@@ -56,7 +56,7 @@ def initial_cells(graph: Graph, algorithm: Any, env: Any, frame: Frame) -> dict[
     """Every cell's first value, for a graph environment."""
     state = graph_begin(env, frame.env_keys("reset"))
     cells = begin_cells(algorithm.bind(graph.spec), state, frame.seed)
-    late = {cell.name: cell.build() for cell in graph.cells if cell.build is not None}
+    late = {cell.name: cell.build(graph.envs) for cell in graph.cells if cell.build is not None}
     return {**cells, **late}
 
 

@@ -14,9 +14,19 @@ from sherd.policies.environments import Environments
 from sherd.policies.fine import SingleLearnerFine
 from sherd.policies.fused import Fused
 from sherd.policies.multi import MultiLearner
+from sherd.policies.shards import ReplayShards
 from sherd.policies.single import Single
 
-_POLICIES = (Single, SingleLearnerCoarse, SingleLearnerFine, MultiLearner, Fused, Environments, Central)
+_POLICIES = (
+    Single,
+    SingleLearnerCoarse,
+    SingleLearnerFine,
+    MultiLearner,
+    Fused,
+    Environments,
+    Central,
+    ReplayShards,
+)
 BUILT_IN: dict[str, type[DistributionPolicy]] = {policy.__name__: policy for policy in _POLICIES}
 
 __all__ = [
@@ -27,6 +37,7 @@ __all__ = [
     "Fragment",
     "Fused",
     "MultiLearner",
+    "ReplayShards",
     "Single",
     "SingleLearnerCoarse",
     "SingleLearnerFine",

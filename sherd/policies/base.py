@@ -11,8 +11,8 @@ from sherd.errors import UsageError, nearest
 from sherd.graph.ir import Node
 from sherd.spaces import EnvSpec
 
-REDUCING = ("learn", "grad", "apply", "replay")  # these may reduce over the environments of all replicas
-LEARNING = (*REDUCING, "eval")
+REDUCING = ("learn", "grad", "apply")  # these may reduce over the environments of all replicas
+LEARNING = (*REDUCING, "replay", "eval")
 ROLES = ("env", "act", *LEARNING)
 
 
@@ -45,11 +45,13 @@ class Fragment:
         ('environment', 'actor')
         """
         owned = set(self.roles)
-        if owned & {"learn", "grad", "replay"}:
+        if owned & {"learn", "grad"}:
             return "learner"
         if "apply" in owned:
             return "server"
-        return {"env": "environment", "act": "policy"}.get("".join(sorted(owned)), "actor")
+        return {"env": "environment", "act": "policy", "replay": "replay"}.get(
+            "".join(sorted(owned)), "actor"
+        )
 
 
 @dataclass(frozen=True)

@@ -245,8 +245,8 @@ def _grow(tree: Any, path: Path, leaf: Any) -> Any:
     return jax.tree.unflatten(treedef, leaves)
 
 
-def _picking(build: Callable[[], Any] | None, path: Path) -> Callable[[], Any] | None:
-    return build and (lambda: Ref(0, path).pick(build()))
+def _picking(build: Callable[[int], Any] | None, path: Path) -> Callable[[int], Any] | None:
+    return build and (lambda envs: Ref(0, path).pick(build(envs)))
 
 
 def _transport(*args: Any) -> Any:

@@ -128,7 +128,7 @@ def test_a_python_number_from_a_traced_value():
     class Printing(Reinforce):
         def loop(self, env, learner):
             rollout = env.unroll(self.explore, learner.params, self.horizon)
-            metrics = learner.step(self.loss, self.advantages(rollout))
+            metrics = learner.step(self.loss, self.advantages(rollout)).metrics
             float(metrics["loss"])
 
     assert "Python number" in refused(Printing(), "float(metrics")

@@ -31,6 +31,7 @@ SETTINGS = {
     "MultiLearner": {"learners": 4},
     "Environments": {"actors": 4, "policies": 2, "learners": 2},
     "Central": {"workers": 4},
+    "ReplayShards": {"actors": 4, "shards": 2},
 }
 
 
@@ -38,6 +39,8 @@ SETTINGS = {
 def cut_of(name):
     in_graph = name == "Fused"
     graph = sherd.trace(PPO(), describe("graph/CartPole-v1"), 8) if in_graph else graphs.feed_forward()
+    if name == "ReplayShards":
+        graph = graphs.replaying()
     return optimise(partition(graph, BUILT_IN[name](**SETTINGS.get(name, {}))))
 
 

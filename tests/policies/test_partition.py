@@ -186,19 +186,19 @@ def refusal(policy, algorithm):
 
 @dataclass(frozen=True)
 class ReplayAtTheActors(SingleLearnerCoarse):
-    """Actors add to the replay, the learner draws from it and sets priorities."""
+    """Actors note what is in the replay, the learner draws from it and sets priorities."""
 
     def owner(self, node):
-        return "actors" if node.name == "add" else super().owner(node)
+        return "actors" if node.name == "admit" else super().owner(node)
 
 
 def test_a_cell_with_two_owners():
     """A state cell is written in one place of a loop, so only a handle's own writes can be torn apart."""
     message = refusal(ReplayAtTheActors(), QLearning())
-    assert "ReplayAtTheActors would give the state cell 'replay' two owners" in message
-    assert "'add' in 'actors'" in message
+    assert "ReplayAtTheActors would give the state cell 'replay_index' two owners" in message
+    assert "'admit' in 'actors'" in message
     assert "'reprioritise' in 'learner'" in message
-    assert "replay.add(env.rollout, capacity=self.capacity)" in message
+    assert "replay.add(env.rollout, capacity=self.capacity, prioritised=True)" in message
     assert "replay.reprioritise(sample" in message
     assert message.count("small.py:") == 2
     assert "fix: give both nodes to one fragment" in message

@@ -9,6 +9,7 @@ import re
 from itertools import pairwise
 
 import sherd
+from sherd.algorithms.dqn import DQN
 from sherd.algorithms.ppo import PPO
 from sherd.envs import describe
 from sherd.optimise import optimise
@@ -26,6 +27,7 @@ SHOWN: dict[str, DistributionPolicy] = {
     "Fused": BUILT_IN["Fused"](devices=2),
     "Environments": BUILT_IN["Environments"](actors=4, policies=2),
     "Central": BUILT_IN["Central"](workers=2),
+    "ReplayShards": BUILT_IN["ReplayShards"](actors=4, shards=2),
 }
 
 
@@ -36,9 +38,10 @@ def page_name(policy: str) -> str:
 
 @functools.cache
 def cut(policy: str) -> Fragments:
-    """PPO with 8 environments, cut as the policy's page shows it."""
+    """PPO (or DQN, where there is replay to show) with 8 environments, cut as the policy's page shows it."""
     env = "graph/CartPole-v1" if policy == "Fused" else "CartPole-v1"
-    return optimise(partition(sherd.trace(PPO(), describe(env), envs=8), SHOWN[policy]))
+    algorithm = DQN(prioritised=True) if policy == "ReplayShards" else PPO()
+    return optimise(partition(sherd.trace(algorithm, describe(env), envs=8), SHOWN[policy]))
 
 
 def cut_text(policy: str) -> str:

@@ -122,7 +122,7 @@ class QLearning(Algorithm):
             action = self.explore(learner.params, env.obs)
             state.moves = self.count(state.moves, action)
             env.step(action)
-        replay.add(env.rollout, capacity=self.capacity)
+        replay.add(env.rollout, capacity=self.capacity, prioritised=True)
         for sample in replay.sample(self.batch, times=2, beta=0.5):
             learner.step(self.loss, state.target, sample, when=replay.ready(self.warm_up))
             replay.reprioritise(sample, self.priorities(learner.params, state.target, sample))
