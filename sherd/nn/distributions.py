@@ -19,7 +19,7 @@ from sherd.nn.kinds import Bernoulli, Categorical, Distribution, Normal, Product
 from sherd.spaces import Space, Tree, carried_dtype, leaf_spaces, space_map, tree_map
 
 # Small enough for a probability of exactly zero, large enough to stay finite in products and gradients.
-_NEVER = -1e9
+NEVER = -1e9
 
 __all__ = ["Distribution", "clip_action", "distribution", "log_std_size", "parameter_size"]
 
@@ -138,7 +138,7 @@ def _categorical(
                 f"the action mask has {legal.shape[-1]} entries, but {space} has {sum(sizes)} options.\n"
                 "  fix: give one entry for every option"
             )
-        outputs = jnp.where(legal != 0, outputs, _NEVER)
+        outputs = jnp.where(legal != 0, outputs, NEVER)
     width = max(sizes)
     if min(sizes) == width:
         return Categorical(_reshape(outputs, (*event, width)), event, start, dtype, masked)
@@ -146,7 +146,7 @@ def _categorical(
     firsts = np.cumsum([0, *sizes[:-1]])[:, None]
     real = np.arange(width) < np.asarray(sizes)[:, None]
     index = np.where(real, firsts + np.arange(width), 0)
-    logits = jnp.where(real, outputs[..., index], _NEVER)
+    logits = jnp.where(real, outputs[..., index], NEVER)
     return Categorical(logits.reshape((*outputs.shape[:-1], *event, width)), event, start, dtype, True)
 
 

@@ -161,7 +161,8 @@ def _leaves(space: Space, path: tuple[str | int, ...], images: bool) -> list[Lea
 class Encoder(nn.Module):
     """A torso for any observation tree: images through a CNN, the rest beside them, then an MLP.
 
-    A lone image goes through the CNN only; observations without images through the MLP only.
+    A lone image goes through the CNN only; observations without images through the MLP only. What stands
+    `beside` an observation, such as the action that a critic judges, enters the MLP as it is.
 
     >>> network = Encoder(observation_leaves(gym_spaces.Discrete(4)), hidden=(8,))
     >>> obs = jnp.array([0, 3])
@@ -174,12 +175,13 @@ class Encoder(nn.Module):
     activation: str = "tanh"
 
     @nn.compact
-    def __call__(self, obs: Tree) -> jax.Array:
+    def __call__(self, obs: Tree, beside: jax.Array | None = None) -> jax.Array:
         """Features [batch, width]."""
         images = [leaf for leaf in self.leaves if leaf.kind == "image"]
         parts = [NatureCNN()(leaf.read(obs)) for leaf in images]
         parts += [leaf.flat(obs) for leaf in self.leaves if leaf.kind != "image"]
+        parts += [] if beside is None else [beside]
         features = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
-        if len(images) == len(self.leaves) == 1:
+        if len(images) == len(parts) == 1:
             return features
         return MLP(self.hidden, self.activation)(features)

@@ -189,14 +189,15 @@ def _sum_event(x: jax.Array, event: tuple[int, ...]) -> jax.Array:
 
 def _draw(random: Callable[..., jax.Array], keys: jax.Array, event: tuple[int, ...]) -> jax.Array:
     """Random numbers [*keys.shape, *event], each row from its own key."""
-    return _per_key(lambda key: random(key, event), keys)
+    return per_key(lambda key: random(key, event), keys)
 
 
 def _fold(keys: jax.Array, index: int) -> jax.Array:
-    return _per_key(lambda key: jax.random.fold_in(key, index), keys)
+    return per_key(lambda key: jax.random.fold_in(key, index), keys)
 
 
-def _per_key(function: Callable[[jax.Array], jax.Array], keys: jax.Array) -> jax.Array:
+def per_key(function: Callable[[jax.Array], jax.Array], keys: jax.Array) -> jax.Array:
+    """A function of one key, over an array of keys with any leading axes."""
     for _ in range(keys.ndim):
         function = jax.vmap(function)
     return function(keys)

@@ -113,7 +113,11 @@ def torso_name(name: str, spec: EnvSpec) -> str:
 
 
 def make_torso(
-    name: str | Network, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), memory_units: int = 128
+    name: str | Network,
+    spec: EnvSpec,
+    hidden: tuple[int, ...] = (64, 64),
+    memory_units: int = 128,
+    activation: str = "tanh",
 ) -> Network:
     """The network called `name`: auto, mlp, cnn, gru, 'module:attribute', or the object itself.
 
@@ -144,7 +148,7 @@ def make_torso(
             f"{spec.id}: the network 'cnn' needs an image (a 3-d Box), but the observations are"
             f" {spec.observation}.\n  fix: use the network 'auto' or 'mlp'"
         )
-    encoder = Encoder(leaves, tuple(hidden))
+    encoder = Encoder(leaves, tuple(hidden), activation)
     return GRUTorso(encoder, memory_units) if name == "gru" else encoder
 
 

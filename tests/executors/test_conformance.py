@@ -20,6 +20,7 @@ from conformance import (
     ALGORITHMS,
     ENVIRONMENTS,
     ENVS,
+    EXECUTORS,
     ITERATIONS,
     SEED,
     TASKS,
@@ -27,17 +28,19 @@ from conformance import (
     WAYS,
     Cell,
     Task,
-    Way,
     cells,
+    env_of,
+    matrix,
     page_table,
     task_table,
 )
 from leaks import no_leaks
 
 import sherd
+from sherd.algorithms import BUILT_IN as ALGORITHM_NAMES
 from sherd.envs import describe
 from sherd.optimise import TOGETHER, optimise
-from sherd.policies import DistributionPolicy, Fused, Single
+from sherd.policies import BUILT_IN, DistributionPolicy, Fused, Single
 from sherd.policies.central import Central
 from sherd.policies.coarse import SingleLearnerCoarse
 from sherd.policies.environments import Environments
@@ -58,7 +61,7 @@ def outcome(algorithm: str, env: str, policy: DistributionPolicy, executor: str)
     chosen: Any = ALGORITHMS[algorithm]
     run = sherd.train(
         chosen,
-        ENVIRONMENTS[env],
+        env_of(algorithm, env),
         policy=policy,
         executor=executor,
         steps=ENVS * chosen.horizon * ITERATIONS,
@@ -109,7 +112,7 @@ def require_same(found: Any, wanted: Any, exact: bool) -> None:
 @pytest.mark.parametrize("cell", list(cells()), ids=lambda cell: cell.label)
 def test_placement_never_changes_meaning(cell: Cell) -> None:
     if cell.thorough and not os.environ.get("SHERD_THOROUGH"):
-        pytest.skip("other counts of replicas run with `make thorough`")
+        pytest.skip("it runs with `make thorough`")
     wanted, rows = reference(cell.algorithm, cell.env)
     found, told = run_cell(cell)
     require_same(found, wanted, cell.exact)
@@ -119,17 +122,28 @@ def test_placement_never_changes_meaning(cell: Cell) -> None:
     require_same(told, rows, cell.exact)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.kind is not Fused], ids=lambda way: way.label)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_merged_into_one_process_all_policies_are_one_program(way: Way, algorithm: str) -> None:
-    """Why the matrix need not run every number of replicas inline."""
-    graph = sherd.trace(ALGORITHMS[algorithm], describe("CartPole-v1"), ENVS)
-    for replicas in way.counts:
-        merged = optimise(partition(graph, way.policy(replicas)), TOGETHER)
-        (fragment,) = merged.fragments
-        assert fragment.replicas == 1
-        assert not merged.crossings
-        assert str(projection(merged, fragment.name).graph) == str(graph)
+def test_merged_into_one_process_all_policies_are_one_program(algorithm: str) -> None:
+    """Why the matrix need not run anything inline but Single."""
+    graph = sherd.trace(ALGORITHMS[algorithm], describe(env_of(algorithm, "host")), ENVS)
+    text = str(graph)
+    for way in WAYS:
+        for replicas in way.counts if way.kind is not Fused else ():
+            merged = optimise(partition(graph, way.policy(replicas)), TOGETHER)
+            (fragment,) = merged.fragments
+            assert fragment.replicas == 1
+            assert not merged.crossings
+            assert str(projection(merged, fragment.name).graph) == text
+
+
+def test_the_matrix_is_every_combination() -> None:
+    whole = list(matrix())
+    policies = {cell.way.kind.__name__ for cell in whole}
+    assert policies == set(BUILT_IN)
+    assert len(whole) == len(ALGORITHMS) * len(policies) * len(ENVIRONMENTS) * len(EXECUTORS)
+    assert {type(one).__module__ for one in ALGORITHMS.values()} >= {
+        path.partition(":")[0] for path in ALGORITHM_NAMES.values()
+    }
 
 
 @pytest.mark.parametrize("asynchronous", [SingleLearnerCoarse, Environments, Central])

@@ -109,6 +109,7 @@ def test_torsos_are_shared_unless_mlp() -> None:
     assert not actor_critic(spec(*CASES["discrete"])).shared
     assert not actor_critic(image, "mlp").shared
     assert actor_critic(image, "mlp", shared=True).shared
+    assert actor_critic(image).torso.activation == "tanh"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The conformance matrix as data: what every policy promises, on every executor and kind of environment.
+"""The conformance matrix as data: what every policy promises, for every algorithm, executor and environment.
 
 `tests/executors/test_conformance.py` runs each cell, and `docs/conformance.md` is written from this table.
 """
@@ -13,9 +13,19 @@ from typing import Any
 
 from carried import Carried
 
+from sherd.algorithms.a2c import A2C
+from sherd.algorithms.ddpg import DDPG
+from sherd.algorithms.dqn import DQN
+from sherd.algorithms.impala import IMPALA
 from sherd.algorithms.ppo import PPO
+from sherd.algorithms.reinforce import REINFORCE
+from sherd.algorithms.sac import SAC
+from sherd.algorithms.td3 import TD3
 from sherd.author import Algorithm
-from sherd.policies import DistributionPolicy, Fused, Single
+from sherd.envs import describe
+from sherd.errors import UsageError
+from sherd.executors import choose_executor
+from sherd.policies import DistributionPolicy, Fused, ReplayShards, Single
 from sherd.policies.central import Central
 from sherd.policies.coarse import SingleLearnerCoarse
 from sherd.policies.environments import Environments
@@ -27,12 +37,31 @@ from sherd.policies.multi import MultiLearner
 ENVS, ITERATIONS, SEED = 12, 3, 3
 TOLERANCE = 1e-5  # of parameters and statistics, relative and absolute, where a reduction is split
 
+SMALL: Any = {"hidden": (16, 16)}
+REPLAYED: Any = {"updates": 2, "batch": 24, "capacity": 960, "warm_up": 48, **SMALL}
 ALGORITHMS: dict[str, Algorithm] = {
-    "PPO": PPO(horizon=16, epochs=1, minibatches=2, hidden=(16, 16), normalise_observations=True),
+    "PPO": PPO(horizon=16, epochs=1, minibatches=2, normalise_observations=True, **SMALL),
     "small": Carried(),
+    "REINFORCE": REINFORCE(horizon=16, **SMALL),
+    "A2C": A2C(**SMALL),
+    "IMPALA": IMPALA(horizon=8, network="gru", memory_units=16, **SMALL),
+    "DQN": DQN(n_step=3, dueling=True, prioritised=True, noisy=True, atoms=11, **REPLAYED),
+    "R2D2": DQN(
+        network="gru", memory_units=16, sequence=4, burn_in=2, stride=2, prioritised=True, **REPLAYED
+    ),
+    "DDPG": DDPG(**REPLAYED),
+    "TD3": TD3(**REPLAYED),
+    "SAC": SAC(**REPLAYED),
 }
-ENVIRONMENTS = {"host": "CartPole-v1", "graph": "graph/CartPole-v1"}
+CONTINUOUS = ("DDPG", "TD3", "SAC")
+ENVIRONMENTS = ("host", "graph")
 EXECUTORS = ("inline", "process")
+
+
+def env_of(algorithm: str, kind: str) -> str:
+    """The environment of that kind whose actions the algorithm takes."""
+    name = "Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1"
+    return name if kind == "host" else f"graph/{name}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +70,6 @@ class Way:
 
     kind: type[DistributionPolicy]
     replicated: tuple[str, ...]  # the fields that say how many
-    counts: tuple[int, ...] = (1, 2, 3)
     split: bool = False  # whether replicas each reduce their share
     once: bool = False  # a variant, which is run with one algorithm and one environment
 
@@ -54,21 +82,40 @@ class Way:
         """As a person would write it."""
         return f"{self.kind.__name__}({', '.join(f'{name}=n' for name in self.replicated)})"
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of replicas that are looked at."""
+        return (1, 2, 3) if self.replicated else (1,)
+
 
 WAYS = (
-    Way(Single, (), (1,)),
+    Way(Single, ()),
     Way(SingleLearnerCoarse, ("actors",)),
     Way(SingleLearnerFine, ("actors",)),
     Way(MultiLearner, ("learners",), split=True),
     Way(Fused, ("devices",), split=True),
     Way(Environments, ("actors", "policies")),
-    Way(Environments, ("actors",), (2,), once=True),
-    Way(Environments, ("actors", "policies", "learners"), (2,), split=True, once=True),
+    Way(Environments, ("actors",), once=True),
+    Way(Environments, ("actors", "policies", "learners"), split=True, once=True),
     Way(Central, ("workers",), split=True),
+    Way(ReplayShards, ("actors", "shards")),
 )
 
-# What is exchanged at every step, in compiled simulators: the most processes for the least that is new.
-PER_STEP = (SingleLearnerFine, Environments)
+# What every run of the tests tries with processes, besides PPO on the host environment: each algorithm where
+# it differs most from the others. `make thorough` tries everything.
+ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
+    ("PPO", "graph"): (SingleLearnerFine, MultiLearner, Environments),
+    ("small", "host"): (SingleLearnerCoarse, Central),
+    ("small", "graph"): (MultiLearner,),
+    ("REINFORCE", "host"): (SingleLearnerCoarse,),
+    ("A2C", "host"): (Central,),
+    ("IMPALA", "host"): (Environments,),
+    ("DQN", "host"): (ReplayShards, MultiLearner),
+    ("R2D2", "host"): (ReplayShards,),
+    ("DDPG", "host"): (SingleLearnerCoarse,),
+    ("TD3", "host"): (Central,),
+    ("SAC", "host"): (ReplayShards, MultiLearner),
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +129,17 @@ class Cell:
     replicas: int
 
     @property
+    def impossible(self) -> str:
+        """Why it cannot exist, in the words of the error that says so; empty if it can."""
+        policy = self.way.policy(self.replicas)
+        try:
+            policy.require(describe(env_of(self.algorithm, self.env)), ENVS)
+            choose_executor(self.executor, policy)
+        except UsageError as error:
+            return str(error).splitlines()[0]
+        return ""
+
+    @property
     def exact(self) -> bool:
         """Whether parameters and statistics must equal those of Single, inline, bit for bit."""
         apart = self.executor == "process" or self.way.kind is Fused
@@ -89,9 +147,14 @@ class Cell:
 
     @property
     def thorough(self) -> bool:
-        """Whether it runs only on request: other counts of replicas, where two of them are tested always."""
-        always = self.way.kind in (Single, SingleLearnerCoarse, Fused)
-        return self.executor == "process" and self.replicas != 2 and not always
+        """Whether it runs only on request."""
+        if self.way.kind is Fused:
+            return self.replicas > 2 or self.algorithm not in ("PPO", "DQN", "SAC")
+        if self.replicas != (2 if self.way.replicated else 1):
+            return self.way.kind is not SingleLearnerCoarse
+        if (self.algorithm, self.env) == ("PPO", "host"):
+            return self.way.kind is ReplayShards
+        return self.way.kind not in ALWAYS.get((self.algorithm, self.env), ())
 
     @property
     def label(self) -> str:
@@ -100,53 +163,56 @@ class Cell:
         return f"{self.algorithm}-{self.env}-{way}-{self.executor}"
 
 
-def cells() -> Iterator[Cell]:
-    """All cells that are tested.
-
-    Everything runs with two replicas (one, where there are no replicas). One and three replicas are run with
-    PPO on the host environment, or on the graph environment for Fused: what a count of replicas changes is
-    how rows are divided, and that does not depend on the algorithm. Inline, where all fragments are merged
-    into one program before anything is compiled, the counts are compared as programs instead.
-    """
+def matrix() -> Iterator[Cell]:
+    """Every algorithm, environment, policy and executor, with two replicas where there are replicas."""
     for algorithm, env in product(ALGORITHMS, ENVIRONMENTS):
         for way, executor in product(WAYS, EXECUTORS):
-            for replicas in _counts(way, algorithm, env, executor):
-                yield Cell(algorithm, env, way, executor, replicas)
+            if not way.once:
+                yield Cell(algorithm, env, way, executor, way.counts[min(1, len(way.counts) - 1)])
 
 
-def _counts(way: Way, algorithm: str, env: str, executor: str) -> tuple[int, ...]:
-    first = algorithm == "PPO" and env == "host" and executor == "process"
-    if way.kind is Fused:  # one program, of one process, with the environment in it
-        legal = env == "graph" and executor == "inline"
-        return () if not legal else way.counts if algorithm == "PPO" else (2,)
-    if first or way.counts == (1,):
-        return way.counts
-    if algorithm != "PPO" and env == "graph" and executor == "process" and way.kind in PER_STEP:
-        return ()  # PPO on the graph environment and this algorithm on the host one prove it
-    return () if way.once else (2,)
+def cells() -> Iterator[Cell]:
+    """The cells that are run.
+
+    Inline, all fragments are merged into one program before anything is compiled, so those cells are compared
+    as programs instead. One and three replicas are run with PPO (what a count of replicas changes is how rows
+    are divided, and that does not depend on the algorithm), and so are variants of a policy.
+    """
+    for cell in matrix():
+        if not cell.impossible and (cell.executor == "process" or cell.way.kind is Fused):
+            yield cell
+    for way in WAYS:
+        env, executor = ("graph", "inline") if way.kind is Fused else ("host", "process")
+        for replicas in (2,) if way.once else way.counts:
+            if way.once or (replicas != 2 and way.replicated):
+                yield Cell("PPO", env, way, executor, replicas)
 
 
 def page_table() -> str:
     """The matrix, as docs/conformance.md shows it."""
-    found: dict[tuple[Any, ...], dict[tuple[str, str], list[Cell]]] = {}
-    for cell in cells():
-        row = found.setdefault((cell.way, cell.executor, cell.env), {})
-        row.setdefault((cell.algorithm, "exact" if cell.exact else "close"), []).append(cell)
-    lines = ["| policy | executor | environment | bit for bit | within the tolerance |"]
-    lines.append("|---|---|---|---|---|")
-    for (way, executor, env), groups in found.items():
-        columns = [_column(groups, kind) for kind in ("exact", "close")]
-        lines.append(f"| `{way.label}` | {executor} | {env} | {' | '.join(columns)} |")
+    notes: list[str] = []
+    lines = [f"| policy | executor | environment | {' | '.join(ALGORITHMS)} |"]
+    lines.append("|---" * (3 + len(ALGORITHMS)) + "|")
+    rows: dict[tuple[Any, ...], list[str]] = {}
+    for cell in sorted(matrix(), key=lambda cell: WAYS.index(cell.way)):
+        rows.setdefault((cell.way.label, cell.executor, cell.env), []).append(_entry(cell, notes))
+    for (label, executor, env), entries in rows.items():
+        lines.append(f"| `{label}` | {executor} | {env} | {' | '.join(entries)} |")
+    lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
     return "\n".join(lines) + "\n"
 
 
-def _column(groups: dict[tuple[str, str], list[Cell]], kind: str) -> str:
-    parts = []
-    for algorithm in ALGORITHMS:
-        replicas = [str(cell.replicas) for cell in groups.get((algorithm, kind), ())]
-        if replicas:
-            parts.append(f"{algorithm}, n = {', '.join(replicas)}")
-    return "; ".join(parts)
+def _entry(cell: Cell, notes: list[str]) -> str:
+    if cell.impossible:
+        note = cell.impossible.replace("CartPole-v1", "the environment").replace(
+            "Pendulum-v1", "the environment"
+        )
+        notes += [] if note in notes else [note]
+        return f"no ({notes.index(note) + 1})"
+    if cell.executor == "inline" and cell.way.kind is not Fused:
+        return "program"
+    guarantee = "exact" if cell.exact else "close"
+    return guarantee if cell.thorough else f"**{guarantee}**"
 
 
 @dataclass(frozen=True)

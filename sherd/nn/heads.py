@@ -1,0 +1,84 @@
+"""Linear heads on a torso's features, plain and noisy."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from sherd.nn.kinds import per_key
+
+Head = dict[str, jax.Array]
+
+# The deviation that noisy layers begin with, as Fortunato et al. (2018) chose it for factorised noise.
+_FIRST_NOISE = 0.5
+
+
+def head(key: jax.Array, width: int, outputs: int, scale: float) -> Head:
+    """Fresh parameters of a linear layer: orthogonal columns of this norm, no bias.
+
+    >>> {name: leaf.shape for name, leaf in head(jax.random.key(0), 4, 2, scale=1.0).items()}
+    {'kernel': (4, 2), 'bias': (2,)}
+    """
+    kernel = jax.nn.initializers.orthogonal(scale)(key, (width, outputs), jnp.float32)
+    return {"kernel": kernel, "bias": jnp.zeros(outputs, jnp.float32)}
+
+
+def linear(params: Head, x: jax.Array) -> jax.Array:
+    """The layer's outputs [..., outputs] for features [..., width].
+
+    >>> linear({"kernel": jnp.array([[1.0], [2.0]]), "bias": jnp.ones(1)}, jnp.array([3.0, 4.0])).tolist()
+    [12.0]
+    """
+    return _product(x, params["kernel"]) + params["bias"]
+
+
+def noisy_head(key: jax.Array, width: int, outputs: int) -> Head:
+    """Fresh parameters of a noisy linear layer (Fortunato et al., 2018, section 3.2).
+
+    >>> sorted(noisy_head(jax.random.key(0), 4, 2))
+    ['bias', 'bias_noise', 'kernel', 'kernel_noise']
+    """
+    bound = 1 / math.sqrt(width)
+    kernel_key, bias_key = jax.random.split(key)
+    return {
+        "kernel": jax.random.uniform(kernel_key, (width, outputs), jnp.float32, -bound, bound),
+        "bias": jax.random.uniform(bias_key, (outputs,), jnp.float32, -bound, bound),
+        "kernel_noise": jnp.full((width, outputs), _FIRST_NOISE * bound, jnp.float32),
+        "bias_noise": jnp.full(outputs, _FIRST_NOISE * bound, jnp.float32),
+    }
+
+
+def noisy_linear(params: Head, x: jax.Array, keys: jax.Array | None) -> jax.Array:
+    """A noisy layer's outputs for features [..., rows, width].
+
+    `keys` is one key whose noise all rows share, keys [rows] with noise for each row, or none: no noise.
+    Factorised noise is an outer product, so a row's own noise needs no weights of its own: it scales what
+    goes into the product and what comes out of it.
+
+    >>> layer = noisy_head(jax.random.key(0), 4, 2)
+    >>> keys = jax.random.split(jax.random.key(1), 3)
+    >>> noisy_linear(layer, jnp.ones((5, 3, 4)), keys).shape
+    (5, 3, 2)
+    """
+    quiet = linear(params, x)
+    if keys is None:
+        return quiet
+    noise_in, noise_out = factorised_noise(keys, *params["kernel"].shape)
+    return quiet + (_product(x * noise_in, params["kernel_noise"]) + params["bias_noise"]) * noise_out
+
+
+def factorised_noise(keys: jax.Array, width: int, outputs: int) -> tuple[jax.Array, jax.Array]:
+    """The two factors of the noise, [*keys, width] and [*keys, outputs]."""
+    normal = per_key(lambda key: jax.random.normal(key, (width + outputs,), jnp.float32), keys)
+    shaped = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
+    return shaped[..., :width], shaped[..., width:]
+
+
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    if kernel.shape[1] == 1:
+        # A product with a single column is summed in an order that depends on the number of rows, so that how
+        # environments are shared out would show in the last bit. One with two columns is not.
+        return (x @ jnp.pad(kernel, ((0, 0), (0, 1))))[..., :1]
+    return x @ kernel
