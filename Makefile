@@ -43,7 +43,7 @@ $(VENV)/.core: pyproject.toml
 
 $(STAMP): $(VENV)/.core
 	@echo "Sherd: installing all extras and what the tests need, some minutes the first time"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,atari,mujoco,envpool,graph-envs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,atari,mujoco,envpool,minatar,graph-envs]'
 	touch $@
 
 clean:

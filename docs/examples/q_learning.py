@@ -1,6 +1,6 @@
-"""Double deep Q-learning: replay, a target network, a schedule of exploration and a warm-up.
+"""Double deep Q-learning: replay of windows, a target network, a schedule of exploration and a warm-up.
 
-sherd train q_learning:QLearning CartPole-v1 --steps 300000
+sherd train q_learning:QLearning CartPole-v1 --steps 100000
 """
 
 from __future__ import annotations
@@ -14,31 +14,39 @@ import jax.numpy as jnp
 import optax
 
 from sherd import Algorithm, act, learn, shared
+from sherd.nn.returns import discounted_returns
+
+
+def of_action(values: Any, action: Any) -> Any:
+    """Of values [..., actions], those of one action each."""
+    return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
 
 
 @dataclass(frozen=True)
 class QLearning(Algorithm):
-    """Double deep Q-learning (van Hasselt et al., 2016) for discrete actions."""
+    """Double deep Q-learning (van Hasselt et al., 2016) with n-step returns, for discrete actions."""
 
     horizon: int = 4
     """Steps that each environment makes per iteration."""
     batch: int = 128
-    """Steps drawn for an update; a multiple of the number of environments."""
+    """Windows drawn for an update; a multiple of the number of environments."""
+    n_step: int = 5
+    """Steps in a window, two or more: rewards that are added up before a value stands for the rest."""
     updates: int = 8
     """Updates per iteration."""
-    capacity: int = 16_000
+    capacity: int = 100_000
     """Steps that replay remembers; a multiple of the number of environments."""
-    warm_up: int = 2_000
+    warm_up: int = 1_000
     """Steps to remember before the first update."""
-    sync: int = 100
+    sync: int = 200
     """Updates after which the target network is replaced."""
     hidden: int = 128
     """Width of the two hidden layers."""
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     """Step size of Adam, at the beginning; it falls linearly to zero."""
     discount: float = 0.99
     """How much a reward one step later is worth."""
-    explore_until: float = 0.3
+    explore_until: float = 0.2
     """The share of the run over which random actions fall from all to one in twenty."""
 
     def init(self, key: Any) -> Any:
@@ -83,20 +91,21 @@ class QLearning(Algorithm):
         return self.values(params, obs).argmax(-1).astype(jnp.int32)
 
     def loss(self, params: Any, target: Any, sample: Any) -> Any:
-        step = sample.data
-        chosen = jnp.take_along_axis(self.values(params, step.obs), step.action[..., None], -1)[..., 0]
-        best = self.values(params, step.next_obs).argmax(-1)[..., None]
-        future = jnp.take_along_axis(self.values(target, step.next_obs), best, -1)[..., 0]
-        wanted = step.reward + self.discount * jnp.where(step.terminated, 0.0, future)
-        return optax.huber_loss(chosen, wanted).mean(), {"q": chosen.mean()}
+        window = sample.data  # leaves [n_step, draw, env, ...]
+        chosen = of_action(self.values(params, window.obs[0]), window.action[0])
+        best = self.values(params, window.next_obs).argmax(-1)
+        future = of_action(self.values(target, window.next_obs), best)
+        ended = window.terminated | window.truncated
+        returns = discounted_returns(window.reward, future, window.terminated, ended, self.discount)
+        return optax.huber_loss(chosen, returns[0]).mean(), {"q": chosen.mean()}
 
     def loop(self, env: Any, learner: Any, state: Any, replay: Any) -> None:
         epsilon, rate = self.randomness(learner.progress), self.rate(learner.progress)
         for _ in env.steps(self.horizon):
             env.step(self.explore(learner.params, epsilon, env.obs))
-        replay.add(env.rollout, capacity=self.capacity)
+        replay.add(env.rollout, capacity=self.capacity, length=self.n_step)
+        ready = replay.ready(self.warm_up)
         for sample in replay.sample(self.batch, times=self.updates):
-            ready = replay.ready(self.warm_up)
             learner.step(self.loss, state.target, sample, when=ready, scale=rate)
             state.target = learner.every(self.sync, learner.params, state.target)
 

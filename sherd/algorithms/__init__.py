@@ -12,7 +12,16 @@ from sherd.errors import UsageError, nearest
 from sherd.imports import is_path, load_object
 
 # Named as paths so that listing the algorithms imports none of them.
-BUILT_IN: dict[str, str] = {"ppo": "sherd.algorithms.ppo:PPO"}
+BUILT_IN: dict[str, str] = {
+    "reinforce": "sherd.algorithms.reinforce:REINFORCE",
+    "a2c": "sherd.algorithms.a2c:A2C",
+    "impala": "sherd.algorithms.impala:IMPALA",
+    "dqn": "sherd.algorithms.dqn:DQN",
+    "ddpg": "sherd.algorithms.ddpg:DDPG",
+    "td3": "sherd.algorithms.td3:TD3",
+    "sac": "sherd.algorithms.sac:SAC",
+    "ppo": "sherd.algorithms.ppo:PPO",
+}
 
 
 def load_algorithm(name: str) -> type[Algorithm]:

@@ -101,10 +101,10 @@ def environments() -> dict[str, str]:
     import gymnasium
 
     from sherd.envs.graph import registry as graph_registry
-    from sherd.envs.host import atari
+    from sherd.envs.host import atari, minatar
 
     known = dict.fromkeys(graph_registry.names(), "graph: pure JAX, runs in the XLA program")
-    games = atari.names()
+    games, small = atari.names(), minatar.names()
     # Newest versions only: the old ones stay for the sake of old results, and many need old packages.
     shown = [spec for spec in gymnasium.registry.values() if not _hidden(spec)]
     for name in {spec.name: spec.id for spec in shown}.values():
@@ -112,4 +112,7 @@ def environments() -> dict[str, str]:
     known |= dict.fromkeys(games, "host: Atari, ALE's C++ vector environment")
     if not games:
         known["ALE/<game>-v5"] = "host: Atari; needs sherd[atari]"
+    known |= dict.fromkeys(small, "host: MinAtar")
+    if not small:
+        known["MinAtar/<game>-v1"] = "host: MinAtar; needs sherd[minatar]"
     return known | _OTHER_ENVS

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from sherd.envs.host import atari, envpool, vectorised
+from sherd.envs.host import atari, envpool, minatar, vectorised
 from sherd.envs.host import gymnasium as loop
 from sherd.errors import UsageError, nearest
 from sherd.imports import load_object
@@ -74,7 +74,7 @@ def make_host(env: Any, num_envs: int, seed: int, first_index: int = 0, **option
         name = name_of(env)
         factory = functools.partial(loop.call_factory, name, target, **options)
         return loop.LoopEnv(name, factory, num_envs, seed, first_index)
-    for source in (atari, envpool):
+    for source in (atari, envpool, minatar):
         if target.startswith(source.PREFIX):
             return source.make(target, num_envs, seed, first_index, **options)
     if loop.registered(target) is None:
@@ -199,12 +199,12 @@ def _graph_by_id(env_id: str, options: dict[str, Any]) -> GraphEnv:
 def _unknown(env_id: str) -> UsageError:
     from sherd.envs.graph import registry as graph_registry
 
-    games = atari.names()
+    games = [*atari.names(), *minatar.names()]
     # ale_py also registers the old unprocessed ids, which would always lie nearer than the one to use.
     known = [
         name
         for name, spec in gymnasium.registry.items()
-        if not name.startswith(_UNSUGGESTED) and not str(spec.entry_point).startswith("ale_py")
+        if not name.startswith(_UNSUGGESTED) and not str(spec.entry_point).startswith(("ale_py", "minatar"))
     ]
     known += [*graph_registry.names(), *games]
     return UsageError(f"there is no environment {env_id!r}; {nearest(env_id, known)}")

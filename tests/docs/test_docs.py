@@ -39,7 +39,8 @@ import policy_pages
 import pytest
 from graphs import without_lines
 
-from sherd.algorithms.ppo import PPO
+from sherd.algorithms import BUILT_IN as ALGORITHMS
+from sherd.algorithms import load_algorithm
 from sherd.cli import check_env, evaluate, graph, train
 from sherd.cli.main import main
 from sherd.envs import describe
@@ -218,24 +219,26 @@ def test_a_run_can_be_trained_kept_and_evaluated(author, capsys):
 # -- what is generated
 
 
-def ppo_loop() -> str:
-    """The loop of PPO, without its annotations."""
-    source = textwrap.dedent(inspect.getsource(PPO.loop))
+def loop_of(algorithm: str) -> str:
+    """The loop of an algorithm, without its annotations."""
+    source = textwrap.dedent(inspect.getsource(load_algorithm(algorithm).loop))
     return "```python excerpt\n" + source.replace(": Any", "").replace(" -> None", "") + "```\n"
 
 
-def ppo_parameters() -> str:
-    """PPO's hyper-parameters, from the strings below its fields."""
-    return policy_pages.settings(PPO, "hyper-parameter")
+def parameters_of(algorithm: str) -> str:
+    """An algorithm's hyper-parameters, from the strings below its fields."""
+    return policy_pages.settings(load_algorithm(algorithm), "hyper-parameter")
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
-    ("README.md", "ppo-loop"): ppo_loop,
+    ("README.md", "ppo-loop"): functools.partial(loop_of, "ppo"),
     ("docs/metrics.md", "metrics"): metrics_reference,
-    ("docs/algorithms/ppo.md", "ppo-loop"): ppo_loop,
-    ("docs/algorithms/ppo.md", "ppo-parameters"): ppo_parameters,
     ("docs/policies/README.md", "overview"): policy_pages.overview,
 }
+for algorithm in ALGORITHMS:
+    algorithm_page = f"docs/algorithms/{algorithm}.md"
+    GENERATED[algorithm_page, f"{algorithm}-loop"] = functools.partial(loop_of, algorithm)
+    GENERATED[algorithm_page, f"{algorithm}-parameters"] = functools.partial(parameters_of, algorithm)
 for policy, policy_class in BUILT_IN.items():
     policy_page = f"docs/policies/{policy_pages.page_name(policy)}.md"
     GENERATED[policy_page, "cut"] = functools.partial(policy_pages.cut_text, policy)

@@ -40,7 +40,7 @@ import sherd
 from sherd.algorithms import BUILT_IN as ALGORITHM_NAMES
 from sherd.envs import describe
 from sherd.optimise import TOGETHER, optimise
-from sherd.policies import BUILT_IN, DistributionPolicy, Fused, Single
+from sherd.policies import BUILT_IN, DistributionPolicy, Fused, ReplayShards, Single
 from sherd.policies.central import Central
 from sherd.policies.coarse import SingleLearnerCoarse
 from sherd.policies.environments import Environments
@@ -157,21 +157,23 @@ def test_inline_nobody_runs_ahead(asynchronous: type[DistributionPolicy]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.label)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.name.split()[0]}-{task.policy.name}")
 def test_asynchronous_policies_solve_the_task(task: Task) -> None:
     run = sherd.train(
-        task.algorithm, "CartPole-v1", task.policy, steps=task.steps, envs=task.envs, seed=1, eval_episodes=20
+        task.algorithm, "CartPole-v1", task.policy, steps=task.steps, envs=8, seed=1, eval_episodes=20
     )
     assert run.summary["return_mean"] >= task.least
-    require_balance(run)
+    require_balance(run, remembers=isinstance(task.policy, ReplayShards))
 
 
-def require_balance(run: Any) -> None:
+def require_balance(run: Any, remembers: bool = False) -> None:
     """Every sample was consumed, dropped or still under way; and what was consumed made the iterations."""
     ledger = run.summary["ledger"]
     dropped = sum(ledger["dropped"].values())
     assert ledger["produced"] == ledger["consumed"] + dropped + ledger["in_flight"]
-    assert ledger["consumed"] == run.summary["steps"]
+    ahead = ledger["consumed"] - run.summary["steps"]
+    # Shards may have remembered one rollout more than the learner came to draw from.
+    assert ahead in ((0, run.graph.steps_per_iteration()) if remembers else (0,))
     assert dropped == run.metrics["dropped"].sum()
 
 

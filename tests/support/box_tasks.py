@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from gymnasium import spaces
-from tasks import GraphWalk
+from tasks import DISCOUNT, GraphWalk, Identity
 
 from sherd.author import Transition
 from sherd.spaces import EnvSpec
@@ -30,8 +30,26 @@ def small_batch() -> Transition:
 
 
 class BoxWalk(GraphWalk):
-    """The walk of known values, with an action that it does not heed."""
+    """The walk of known values for whoever acts with 0.5; anything else costs."""
 
-    def __init__(self, terminates: bool) -> None:
+    def __init__(self, terminates: bool = False) -> None:
         super().__init__(terminates)
         self.spec = EnvSpec("walk", self.spec.observation, spaces.Box(-1, 1, (1,), np.float32), "graph")
+
+    def step(self, key, state, action):
+        state, obs, reward, *ended = super().step(key, state, action)
+        return state, obs, reward - 2 * (action[0] - 0.5) ** 2, *ended
+
+
+# Settings with which DDPG, TD3 and SAC learn it in a second or two.
+WALK = {
+    "discount": DISCOUNT,
+    "network": Identity(),
+    "hidden": (32,),
+    "batch": 32,
+    "capacity": 2_000,
+    "warm_up": 512,
+    "updates": 16,
+    "learning_rate": 3e-3,
+    "tau": 0.1,
+}

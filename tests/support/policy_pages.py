@@ -82,4 +82,4 @@ def overview() -> str:
 def _work(roles: tuple[str, ...]) -> str:
     """Roles in short: what is replay's or learning's own is `learn`."""
     short = [role for role in roles if role not in ("replay", "eval")]
-    return " ".join(short).replace("learn grad apply", "learn").replace("learn grad", "grad")
+    return " ".join(short or roles).replace("learn grad apply", "learn").replace("learn grad", "grad")

@@ -2,5 +2,5 @@
 
 An id and a seed come in, a `HostEnv` that writes into the caller's buffers goes out. One file per source
 of simulators: gymnasium (any registered id), cartpole and vectorised (vector entry points), atari,
-envpool. May import `sherd.errors` and `sherd.spaces`; nothing here imports JAX.
+envpool, minatar. May import `sherd.errors` and `sherd.spaces`; nothing here imports JAX.
 """

@@ -40,7 +40,7 @@ class LoopEnv:
         for name in ("observation_space", "action_space"):
             if getattr(self._envs[0], name, None) is None:
                 raise UsageError(
-                    f"{id}: the environment has no {name}\n  fix: set self.{name} in its __init__"
+                    f"{env_id}: the environment has no {name}\n  fix: set self.{name} in its __init__"
                 )
         observation, action = self._envs[0].observation_space, self._envs[0].action_space
         require_supported(env_id, "observation", observation)
