@@ -14,11 +14,12 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_tasks import TASKS
+from learning_tasks import FAMILIES, TASKS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "learning.jsonl"
@@ -56,27 +57,57 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     return {"task": name, "seed": seed, "command": task.command, **summary}
 
 
-def tables(rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """Markdown, one line per task, long (with commands) and short; a seed's newest result counts."""
-    long = ["| task | `sherd train ...` | seeds | return: mean (sd) | lowest seed | steps/s | reference |"]
-    short = ["| task | steps | return of 5 seeds: mean (sd) | lowest seed | reference |"]
-    long.append("|---|---|---|---|---|---|---|")
-    short.append("|---|---|---|---|---|")
-    for name, task in TASKS.items():
-        latest = {r["seed"]: r for r in rows if r["task"] == name and r["command"] == task.command}
-        if not latest:
-            continue
-        means = np.array([r["return_mean"] for r in latest.values()], float)
-        speed = np.median([float(str(r["steady_steps_per_second"])) for r in latest.values()])
-        found = f"{means.mean():.1f} ({means.std():.1f}) | {means.min():.1f}"
-        long.append(
-            f"| {name} | `{task.command}` | {len(means)} | {found} | {speed:,.0f} | {task.reference} |"
-        )
-        steps = int(task.command.split("--steps ")[1].split()[0])
-        if name in README_TASKS:
-            algorithm, env = task.command.split()[:2]
-            short.append(f"| {name} ({algorithm}, {env}) | {steps:,} | {found} | {task.reference} |")
-    return "\n".join(long), "\n".join(short)
+Row = dict[str, Any]
+
+
+def found(rows: list[Row], name: str) -> list[Row]:
+    """What is known of a task: of each seed the newest result that was got with the task's command."""
+    return list(
+        {r["seed"]: r for r in rows if (r["task"], r["command"]) == (name, TASKS[name].command)}.values()
+    )
+
+
+def spread(rows: list[Row]) -> str:
+    """Mean, deviation and lowest of the seeds' returns."""
+    means = np.array([r["return_mean"] for r in rows], float)
+    return f"{means.mean():.1f} ({means.std():.1f}) | {means.min():.1f}"
+
+
+def long_table(names: Iterable[str], rows: list[Row]) -> str:
+    """Markdown with the commands, one line per task."""
+    lines = ["| task | `sherd train ...` | seeds | return: mean (sd) | lowest seed | steps/s | reference |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for name in names:
+        if mine := found(rows, name):
+            speed = np.median([float(str(r["steady_steps_per_second"])) for r in mine])
+            start = f"| {name} | `{TASKS[name].command}` | {len(mine)} | {spread(mine)}"
+            lines.append(f"{start} | {speed:,.0f} | {TASKS[name].reference} |")
+    return "\n".join(lines)
+
+
+def short_table(names: Iterable[str], rows: list[Row]) -> str:
+    """Markdown for the README."""
+    lines = [
+        "| task | steps | return of 5 seeds: mean (sd) | lowest seed | reference |",
+        "|---|---|---|---|---|",
+    ]
+    for name in names:
+        if mine := found(rows, name):
+            algorithm, env = TASKS[name].command.split()[:2]
+            steps = int(TASKS[name].command.split("--steps ")[1].split()[0])
+            what = f"| {name} ({algorithm}, {env}) | {steps:,}"
+            lines.append(f"{what} | {spread(mine)} | {TASKS[name].reference} |")
+    return "\n".join(lines)
+
+
+def write_pages(rows: list[Row]) -> None:
+    """Put the tables where they are shown: the README, docs/learning.md and the page of each algorithm."""
+    write_between(ROOT / "README.md", "learning-table", short_table(README_TASKS, rows))
+    for family, tasks in FAMILIES.items():
+        write_between(ROOT / "docs" / "learning.md", family, long_table(tasks, rows))
+    for page in (ROOT / "docs" / "algorithms").glob("*.md"):
+        mine = [name for name, task in TASKS.items() if task.command.split()[0] == page.stem]
+        write_between(page, "results", long_table(mine, rows))
 
 
 def write_between(page: Path, marker: str, text: str) -> None:
@@ -95,7 +126,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument(
-        "--write", action="store_true", help="put the tables into README.md and docs/learning.md"
+        "--write",
+        action="store_true",
+        help="put the tables into README.md, docs/learning.md and the algorithms' pages",
     )
     options = parser.parse_args()
     for name in [] if options.table else options.tasks or TASKS:
@@ -105,11 +138,10 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
             short_of = "" if row["return_mean"] >= TASKS[name].reached else f"  (below {TASKS[name].reached})"
             print(f"{name} seed {seed}: {row['return_mean']:.1f}{short_of}", file=sys.stderr, flush=True)
-    long, short = tables([json.loads(line) for line in RESULTS.read_text().splitlines()])
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     if options.write:
-        write_between(ROOT / "docs" / "learning.md", "learning-table", long)
-        write_between(ROOT / "README.md", "learning-table", short)
-    print(long)
+        write_pages(rows)
+    print(long_table(TASKS, rows))
 
 
 if __name__ == "__main__":

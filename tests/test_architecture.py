@@ -29,7 +29,7 @@ ROOMS = [
     "cli",
     "dashboard",
 ]
-OPTIONAL = {"ale_py", "mujoco", "envpool", "gymnax", "brax", "tensorboardX", "ray", "wandb"}
+OPTIONAL = {"ale_py", "mujoco", "envpool", "minatar", "gymnax", "brax", "tensorboardX", "ray", "wandb"}
 PUBLIC = ("sherd/__init__.py", "sherd/__main__.py")
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sherd.algorithms.noise import random_actions
 from sherd.author import Algorithm, Transition, act, learn, shared
 from sherd.nn.continuous import Actor, Critics, actor, critics, row_noise
+from sherd.nn.noise import random_actions
 from sherd.nn.squash import perturb
 from sherd.nn.targets import polyak
 

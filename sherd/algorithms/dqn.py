@@ -1,5 +1,4 @@
-"""Deep Q-learning (Mnih et al., 2015) and what became of it: Rainbow (Hessel et al., 2018) and R2D2
-(Kapturowski et al., 2019) are combinations of its flags.
+"""Deep Q-learning (Mnih et al., 2015); its flags together are Rainbow, and with a GRU it is R2D2.
 
 `docs/algorithms/dqn.md` explains each detail and where it comes from.
 """
@@ -13,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sherd.algorithms.lookahead import Lookahead, Networks, look_ahead, look_along
 from sherd.author import Algorithm, Transition, act, learn, per_env, shared
 from sherd.nn.discrete import action_of, index_of, require_discrete
 from sherd.nn.distributions import NEVER
+from sherd.nn.lookahead import Lookahead, Networks, look_ahead, look_along, of_action
 from sherd.nn.q_network import QNetwork, q_network
 from sherd.nn.targets import polyak
 from sherd.nn.transforms import rescale, unscale
@@ -212,14 +211,3 @@ def epsilon_greedy(key: Any, q: Any, epsilon: Any) -> Any:
     toss, pick = jax.random.split(key)
     random = jax.random.categorical(pick, jnp.where(q > NEVER, 0.0, NEVER))
     return jnp.where(jax.random.uniform(toss) < epsilon, random, q.argmax(-1))
-
-
-def of_action(outputs: Any, index: Any) -> Any:
-    """Of outputs [..., actions] or [..., actions, atoms], those of one action each, given by index [...].
-
-    >>> of_action(jnp.array([[1.0, 3.0], [2.0, 4.0]]), jnp.array([1, 0])).tolist()
-    [3.0, 2.0]
-    """
-    axis = index.ndim
-    picked = jnp.take_along_axis(outputs, jnp.expand_dims(index, range(axis, outputs.ndim)), axis)
-    return picked.squeeze(axis)

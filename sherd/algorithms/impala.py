@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sherd.algorithms.successors import successor_values
 from sherd.author import Algorithm, Transition, act, learn, per_env
 from sherd.nn.actor_critic import ActorCritic, actor_critic
 from sherd.nn.distributions import clip_action
 from sherd.nn.returns import VTrace, vtrace
+from sherd.nn.successors import successor_values
 
 
 class Choice(NamedTuple):

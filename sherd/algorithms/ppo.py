@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sherd.algorithms.successors import successor_values
 from sherd.author import Algorithm, Transition, act, learn, per_env, shared
 from sherd.author.reduce import standardise
 from sherd.errors import UsageError
@@ -21,6 +20,7 @@ from sherd.nn.actor_critic import ActorCritic, actor_critic
 from sherd.nn.distributions import clip_action
 from sherd.nn.returns import gae, vtrace
 from sherd.nn.statistics import initial_moments, normalise, scale_rewards, update_moments
+from sherd.nn.successors import successor_values
 from sherd.spaces import zeros
 
 # How fast the scale of values follows the targets, per iteration.

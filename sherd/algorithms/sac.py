@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from sherd.algorithms.soft import Soft, soft
 from sherd.author import Algorithm, Transition, act, learn, shared
+from sherd.nn.soft import Soft, soft
 from sherd.nn.targets import polyak
 
 

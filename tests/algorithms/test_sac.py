@@ -10,9 +10,9 @@ from box_tasks import DRAWS, ENVS, SPEC, WALK, BoxWalk, small_batch
 from gymnasium import spaces
 
 import sherd
-from sherd.algorithms.noise import batch_noise
 from sherd.algorithms.sac import SAC
 from sherd.errors import UsageError
+from sherd.nn.noise import batch_noise
 from sherd.spaces import EnvSpec
 
 ALPHA = 0.3

@@ -9,8 +9,8 @@ import pytest
 from box_tasks import DRAWS, ENVS, HALF, LOW, SPEC, WALK, BoxWalk, small_batch
 
 import sherd
-from sherd.algorithms.noise import batch_noise
 from sherd.algorithms.td3 import TD3
+from sherd.nn.noise import batch_noise
 
 
 def test_the_losses_are_what_the_paper_says():

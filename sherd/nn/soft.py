@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from sherd.algorithms.noise import batch_noise, random_actions
 from sherd.errors import UsageError
 from sherd.nn.continuous import Actor, Critics, actor, critics, row_noise
 from sherd.nn.discrete import categorical, index_of, require_discrete
 from sherd.nn.ensembles import apply_many, init_many
 from sherd.nn.kinds import Categorical
+from sherd.nn.noise import batch_noise, random_actions
 from sherd.nn.q_network import QNetwork, q_network
 from sherd.spaces import MASK_KEY, EnvSpec
 

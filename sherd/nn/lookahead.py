@@ -85,6 +85,17 @@ def look_along(
     return jax.tree.map(lambda leaf: leaf.reshape((leaf.shape[0], *lead, *leaf.shape[2:])), found)
 
 
+def of_action(outputs: Any, index: Any) -> Any:
+    """Of outputs [..., actions] or [..., actions, atoms], those of one action each, given by index [...].
+
+    >>> of_action(jnp.array([[1.0, 3.0], [2.0, 4.0]]), jnp.array([1, 0])).tolist()
+    [3.0, 2.0]
+    """
+    axis = index.ndim
+    picked = jnp.take_along_axis(outputs, jnp.expand_dims(index, range(axis, outputs.ndim)), axis)
+    return picked.squeeze(axis)
+
+
 def _unrolled(model: QNetwork, params: Any, rows: Transition, burn_in: int, noise: Any) -> tuple[Any, Any]:
     """Outputs [time, row, ...] where each step after the burn-in began, and where it led."""
     memory = _first(rows.extra)
