@@ -90,7 +90,10 @@ def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] 
         steps = jax.tree.map(lambda step: step * scale, steps)
         new = (optax.apply_updates(old[0], steps), optimiser_state, old[2] + 1)
         kept = select(go, new, old)
-        report = {**metrics, "grad_norm": norm, "update_scale": jnp.float32(scale), WEIGHT: jnp.float32(go)}
+        about = {"loss": metrics["loss"], "grad_norm": norm, "update_scale": jnp.float32(scale)}
+        named = {f"{part}_{name}" if part else name: value for name, value in about.items()}
+        own = {name: value for name, value in metrics.items() if name != "loss"}
+        report = {**named, **own, WEIGHT: jnp.float32(go)}
         params, optimiser_state, updates = _changed(learner, part, kept)
         return LearnerState(params, optimiser_state, updates, stopped, failed), report
 

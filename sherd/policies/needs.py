@@ -121,6 +121,8 @@ class Needs:
     def _need_stack(self, ref: Ref, found: Definition, used: int) -> None:
         scope = found.scope
         for path, leaf in stack_leaves(found.what, ref.path):
+            if self.places.is_empty(leaf):
+                continue
             nested = self.places.definitions[leaf.value]
             mine = self.places.home(leaf) in (None, self.fragment)
             if self.places.takes_part(self.fragment, scope) and (mine or self._has(leaf)):

@@ -213,6 +213,8 @@ class _Projector:
         return self._part(ref)
 
     def _assemble(self, ref: Ref) -> Any:
+        if self.places.is_empty(ref):
+            return ref.pick(self.cut.graph.values[ref.value].type)
         for (outer, path), new in self.stacks.items():
             if outer == ref.value and ref.path[: len(path)] == path:
                 return Ref(new, ref.path[len(path) :])

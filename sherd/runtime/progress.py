@@ -75,11 +75,16 @@ class Progress:
                 f"{math.floor(100 * self._fraction())}%",
                 f"{self._rate()} steps/s",
                 f"return {format_number(self._episode_return.value)}",
-                f"loss {format_number(number(self._row.get('loss')))}",
+                f"loss {format_number(number(self._loss()))}",
                 f"elapsed {format_time(self._elapsed())}",
                 f"left {format_time(self._remaining())}",
             )
         )
+
+    def _loss(self) -> float | None:
+        """The loss, or of several optimisers the first one's."""
+        named = (value for name, value in self._row.items() if name.endswith("_loss"))
+        return self._row.get("loss", next(named, None))
 
     def panel(self, ascii_only: bool = False, width: int = 80) -> RenderableType:
         """The state of the run as a panel."""
