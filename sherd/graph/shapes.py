@@ -7,7 +7,10 @@ axis; a result that differs in anything else was not made by a pure function of 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -16,6 +19,19 @@ from sherd.author.stage import Op, active
 from sherd.errors import SherdError, Source, UsageError, is_author_file
 
 Pair = tuple[Any, Any]  # the same type at n and at 2n environments
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Let the collector look only at what is made from here on.
+
+    Each check for leaked tracers collects garbage; walking everything that is loaded took half of tracing.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def key_types(op: Op, num_envs: int) -> tuple[Any, ...]:

@@ -25,7 +25,16 @@ from sherd.errors import SherdError, Source, UsageError, author_source
 from sherd.graph.ir import Carry, Cell, Graph, Node, Ref, Scope, Stack, Value
 from sherd.graph.prune import prune, renumber
 from sherd.graph.reads import recording, unread_fields, unused_values
-from sherd.graph.shapes import Pair, describe, env_axes, explain_loop, same_type, shape_of, with_envs
+from sherd.graph.shapes import (
+    Pair,
+    describe,
+    env_axes,
+    explain_loop,
+    only_new_garbage,
+    same_type,
+    shape_of,
+    with_envs,
+)
 from sherd.graph.signature import compare_passes
 from sherd.graph.traced import Traced, is_traced
 from sherd.spaces import EnvSpec
@@ -295,7 +304,7 @@ def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., 
     tracer._snapshots.append(root)
     handles = make_handles(tracer, algorithm, declared, abstract_stepping(spec))
     try:
-        with active(tracer):
+        with active(tracer), only_new_garbage():
             call_with_handles(loop, handles)
     except SherdError:
         raise
