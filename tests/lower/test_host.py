@@ -152,7 +152,9 @@ def test_an_iteration_is_one_call_to_act_and_one_to_learn():
 
 
 def test_episode_returns_are_those_of_the_simulator():
-    run = sherd.train(QLearning(horizon=50), "CartPole-v1", steps=50 * 4 * 4, envs=4, eval_episodes=0)
+    run = sherd.train(
+        QLearning(horizon=50, capacity=400), "CartPole-v1", steps=50 * 4 * 4, envs=4, eval_episodes=0
+    )
     total = (run.metrics["episode_return"] * run.metrics["episodes"])[run.metrics["episodes"] > 0].sum()
     lengths = (run.metrics["episode_length"] * run.metrics["episodes"])[run.metrics["episodes"] > 0].sum()
     assert total == lengths  # CartPole pays 1 a step

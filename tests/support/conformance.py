@@ -234,15 +234,15 @@ class Task:
 
 TASKS = (
     Task("PPO with V-trace", SingleLearnerCoarse(asynchronous=True), PPO(vtrace=True), 100_000, 450),
-    Task("IMPALA", SingleLearnerCoarse(asynchronous=True), IMPALA(), 150_000, 400),
-    Task("IMPALA", Environments(asynchronous=True), IMPALA(), 150_000, 400),
-    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 150_000, 400),
+    Task("IMPALA", SingleLearnerCoarse(asynchronous=True), IMPALA(), 200_000, 300),
+    Task("IMPALA", Environments(asynchronous=True), IMPALA(), 120_000, 150),
+    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 150_000, 300),
     Task(
         "DQN, which is then Ape-X",
         ReplayShards(shards=2, asynchronous=True),
         DQN(prioritised=True, n_step=3, batch=64),
-        40_000,
-        300,
+        25_000,
+        100,
     ),
 )
 
