@@ -88,14 +88,14 @@ def long_table(names: Iterable[str], rows: list[Row]) -> str:
 def short_table(names: Iterable[str], rows: list[Row]) -> str:
     """Markdown for the README."""
     lines = [
-        "| task | steps | return of 5 seeds: mean (sd) | lowest seed | reference |",
-        "|---|---|---|---|---|",
+        "| task | steps | seeds | return: mean (sd) | lowest seed | reference |",
+        "|---|---|---|---|---|---|",
     ]
     for name in names:
         if mine := found(rows, name):
             algorithm, env = TASKS[name].command.split()[:2]
             steps = int(TASKS[name].command.split("--steps ")[1].split()[0])
-            what = f"| {name} ({algorithm}, {env}) | {steps:,}"
+            what = f"| {name} ({algorithm}, {env}) | {steps:,} | {len(mine)}"
             lines.append(f"{what} | {spread(mine)} | {TASKS[name].reference} |")
     return "\n".join(lines)
 
