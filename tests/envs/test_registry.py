@@ -148,6 +148,7 @@ def test_an_unsupported_space_is_named():
 
 
 def test_missing_packages(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
     with pytest.raises(UsageError, match=r"gymnasium\[box2d\]"):
         describe("LunarLander-v3")
     found = importlib.util.find_spec
