@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faulty_code import Numbered, Watched
+from faulty_code import Numbered, Remembering, Watched
 from leaks import descendants, no_leaks
 
 import sherd
@@ -48,12 +48,13 @@ class Faulty:
         steps: int = FOREVER,
         hooked: str = "",
         env: Any = Numbered,
+        kind: type[Watched] = Watched,
         **fields: Any,
     ) -> Any:
         """Train with faults (faulty_code.py says how they are written)."""
         self.monkeypatch.setenv("FAULTS", faults)
         distribution = load_policy(policy)(**fields)
-        algorithm = Watched(hooked=hooked)
+        algorithm = kind(hooked=hooked)
         options: dict[str, Any] = {
             "steps": steps,
             "envs": 4,
@@ -178,6 +179,27 @@ def test_an_asynchronous_run_goes_on_too(faulty: Faulty) -> None:
     assert rows[-1]["restarts"] == 2
     assert ledger["balance"] == 0
     assert ledger["consumed"] == 9600
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_actors_that_fill_a_memory_are_started_again(asynchronous: bool, faulty: Faulty) -> None:
+    faults = "actors[0] publish 5 kill; actors[1] step 40 raise"
+    run = faulty.train("ReplayShards", faults, 3200, kind=Remembering, asynchronous=asynchronous)
+    ledger = faulty.ledger()
+    assert run.summary["steps"] == 3200
+    ahead = ledger["consumed"] - 3200  # what the memory took in while the learner made its last update
+    assert 0 <= ahead <= 320 * asynchronous
+    assert ledger["balance"] == 0
+    assert faulty.rows()[-1]["restarts"] == 2
+
+
+@pytest.mark.parametrize("point", ["start 1", "publish 5"])
+def test_a_memory_that_is_gone_ends_the_run(point: str, faulty: Faulty) -> None:
+    message = faulty.fails("ReplayShards", f"replay[1] {point} kill", kind=Remembering, shards=2)
+    assert message.startswith("replay[1], a process of kind replay, failed: exited with SIGKILL")
+    assert "faulty_code.py:" in message
+    if point != "start 1":
+        faulty.require_parameters()
 
 
 def test_what_cannot_be_asked_for_again_ends_the_run(faulty: Faulty) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sherd.nn.convolution import convolve, sum_of_products
+from sherd.nn.convolution import convolve, product_of_patches
 
 LAYERS = [(84, 4, 8, 4, "VALID"), (20, 32, 4, 2, "VALID"), (9, 8, 3, 1, "VALID"), (13, 3, 3, 2, "VALID")]
 LAYERS += [(6, 3, 3, 1, "SAME"), (11, 2, 4, 2, "SAME")]
@@ -30,7 +30,7 @@ def test_equals_the_plain_convolution(side, channels, size, stride, padding):
     np.testing.assert_allclose(ours(images, kernel), expected, rtol=1e-4, atol=1e-4)
     if padding == "VALID":
         np.testing.assert_allclose(
-            sum_of_products(images, kernel, (stride, stride)), expected, rtol=1e-4, atol=1e-4
+            product_of_patches(images, kernel, (stride, stride)), expected, rtol=1e-4, atol=1e-4
         )
     weight = jax.random.normal(keys[2], expected.shape)
     gradients = [

@@ -171,3 +171,16 @@ class Watched(Algorithm):
 
     def play(self, env: Any, learner: Any) -> None:
         env.step(self.exploit(learner.params, env.obs))
+
+
+@dataclass(frozen=True)
+class Remembering(Watched):
+    """The same, from a memory of the last steps."""
+
+    def loop(self, env: Any, learner: Any, replay: Any) -> None:  # type: ignore[override]
+        for _ in env.steps(self.horizon):
+            action, age = self.explore(learner.params, env.obs)
+            env.step(action, age)
+        replay.add(env.rollout, capacity=64)
+        for sample in replay.sample(16, times=2):
+            learner.step(self.loss, sample.data)
