@@ -77,7 +77,8 @@ ACTOR_CRITICS = {
         THRESHOLD,
     ),
     "impala-memory": Task(
-        f"impala {STATELESS} --steps 500000 --envs 16 {COARSE} --algo.network gru",
+        f"impala {STATELESS} --steps 800000 --envs 32 {COARSE} --algo.network gru --algo.memory-units 64 "
+        "--algo.learning-rate 1e-3 --algo.entropy-cost 0.03",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
     ),
@@ -85,7 +86,7 @@ ACTOR_CRITICS = {
 }
 
 _RAINBOW = "--algo.dueling --algo.n-step 3 --algo.prioritised --algo.noisy --algo.atoms 51"
-_FEWER = "--algo.updates 4 --algo.batch 64"  # an update of Rainbow costs ten times one of DQN
+_FEWER = "--algo.updates 4 --algo.batch 64"
 _MINATAR = "MinAtar's own DQN after 500k frames, as one user reports it: 5.8"
 _CARTPOLE = "dqn CartPole-v1 --steps 100000 --envs 8"
 _LUNAR = "dqn LunarLander-v3 --steps 300000 --envs 8"
@@ -107,7 +108,7 @@ DQN = {
     ),
     "r2d2": Task(
         f"dqn {STATELESS} --policy Fused --steps 300000 --envs 8 --algo.network gru --algo.prioritised "
-        "--algo.batch 32",
+        "--algo.memory-units 64 --algo.updates 4 --algo.batch 32",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
     ),
