@@ -198,7 +198,8 @@ def _named_leaves(tree: Tree) -> list[tuple[str, Any]]:
     named = []
     for path, leaf in leaves:
         keys = [jax.tree_util.keystr((key,), simple=True) for key in path]
-        named.append(("/".join(quote(key, safe=" ", errors="surrogatepass") for key in keys), leaf))
+        name = "/".join(quote(key, safe=" ", errors="surrogatepass") for key in keys)
+        named.append((name if path else "array", leaf))  # a tree that is one leaf has no path
     return named
 
 

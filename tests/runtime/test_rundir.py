@@ -92,6 +92,13 @@ def test_slashes_in_keys_do_not_confuse_leaves(run: RunDirectory) -> None:
     assert_same(run.load_tree("params", tree), tree)
 
 
+def test_a_tree_that_is_one_array_has_a_name(run: RunDirectory) -> None:
+    run.save_tree("params", np.arange(3.0))
+    with np.load(run.path / "params.npz") as saved:
+        assert saved.files == ["array"]
+    np.testing.assert_array_equal(run.load_tree("params", np.zeros(3)), np.arange(3.0))
+
+
 def test_a_learner_state_comes_back_from_shapes_alone(run: RunDirectory) -> None:
     params = {"dense": {"kernel": jnp.ones((3, 2), jnp.bfloat16), "bias": jnp.zeros(2)}}
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
