@@ -90,7 +90,6 @@ _FEWER = "--algo.updates 4 --algo.batch 64"
 _MINATAR = "MinAtar's own DQN after 500k frames, as one user reports it: 5.8"
 _CARTPOLE = "dqn CartPole-v1 --steps 100000 --envs 8"
 _LUNAR = "dqn LunarLander-v3 --steps 300000 --envs 8"
-_BREAKOUT = "dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 --algo.updates 4 --algo.batch 64"
 DQN = {
     "dqn": Task(_CARTPOLE, 475, f"{THRESHOLD}; RL Baselines3 Zoo, one run of 50k: 500"),
     "dqn-single": Task(f"{_CARTPOLE} --algo.no-double", 450, THRESHOLD),
@@ -107,7 +106,7 @@ DQN = {
         THRESHOLD,
     ),
     "r2d2": Task(
-        f"dqn {STATELESS} --policy Fused --steps 300000 --envs 8 --algo.network gru --algo.prioritised "
+        f"dqn {STATELESS} --policy Fused --steps 200000 --envs 8 --algo.network gru --algo.prioritised "
         "--algo.memory-units 64 --algo.updates 4 --algo.batch 32",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
@@ -116,10 +115,16 @@ DQN = {
         _LUNAR, 150, "200 is Gymnasium's threshold; RL Baselines3 Zoo, one run of 100k (v2): 154"
     ),
     "lunarlander-rainbow": Task(
-        f"{_LUNAR} {_FEWER} {_RAINBOW} --algo.low -200 --algo.high 300", 150, "as above"
+        f"dqn LunarLander-v3 --steps 150000 --envs 8 {_FEWER} {_RAINBOW} --algo.low -200 --algo.high 300",
+        100,
+        "as above",
     ),
-    "breakout": Task(_BREAKOUT, 4, _MINATAR),
-    "breakout-rainbow": Task(f"{_BREAKOUT} {_RAINBOW} --algo.low 0 --algo.high 50", 4, _MINATAR),
+    "breakout": Task(f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER}", 4, _MINATAR),
+    "breakout-rainbow": Task(
+        f"dqn MinAtar/Breakout-v1 --steps 100000 --envs 8 {_FEWER} {_RAINBOW} --algo.low 0 --algo.high 50",
+        3,
+        _MINATAR,
+    ),
 }
 
 _CHEETAH = (
@@ -131,7 +136,13 @@ CONTINUOUS_CONTROL = {
     f"{name}-{task}": Task(f"{name} {command}", reached, reference)
     for task, command, reached, reference in (
         ("pendulum", _PENDULUM, -250.0, "RL Baselines3 Zoo, one run of 20k: DDPG -152, TD3 -152, SAC -157"),
-        ("halfcheetah", _CHEETAH, 2500.0, ""),
+        (
+            "halfcheetah",
+            _CHEETAH,
+            2500.0,
+            "with an update per step: SB3's SAC, 300k steps, one episode of one run: 7032; RL Baselines3 "
+            "Zoo (v3), 1M steps, one run: TD3 9709",
+        ),
     )
     for name in ("ddpg", "td3", "sac")
 } | {"sac-discrete": Task("sac CartPole-v1 --steps 60000 --envs 8 --algo.hidden 64 64", 400, THRESHOLD)}

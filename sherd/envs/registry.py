@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from sherd.envs.host import atari, envpool, minatar, vectorised
+from sherd.envs.host import atari, cheetah, envpool, minatar, vectorised
 from sherd.envs.host import gymnasium as loop
 from sherd.errors import UsageError, nearest
 from sherd.imports import load_object
@@ -83,7 +83,9 @@ def make_host(env: Any, num_envs: int, seed: int, first_index: int = 0, **option
     if batch is not None:
         return batch
     factory = functools.partial(loop.make_one, target, **options)
-    return loop.LoopEnv(target, factory, num_envs, seed, first_index)
+    batched = loop.registered(target).entry_point == cheetah.ENTRY_POINT  # type: ignore[union-attr]
+    adapter = cheetah.Cheetahs if batched else loop.LoopEnv
+    return adapter(target, factory, num_envs, seed, first_index)
 
 
 def make_graph(env: Any, **options: Any) -> GraphEnv:

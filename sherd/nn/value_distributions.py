@@ -38,7 +38,7 @@ def project(
     support = jnp.asarray(support)
     spacing = (support[-1] - support[0]) / (support.shape[0] - 1)
     values = jnp.clip(target_support, support[0], support[-1])
-    # [..., from, to], summed over an axis that is not the last: a CPU then adds whole vectors, 6 times faster.
+    # [..., from, to], summed over an axis that is not the last: a CPU adds whole vectors, 6 times faster.
     distance = jnp.abs(values[..., None] - support) / spacing
     return jnp.sum(jnp.maximum(1 - distance, 0) * probabilities[..., None], axis=-2)
 
