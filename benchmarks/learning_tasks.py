@@ -106,7 +106,7 @@ DQN = {
         THRESHOLD,
     ),
     "r2d2": Task(
-        f"dqn {STATELESS} --policy Fused --steps 200000 --envs 8 --algo.network gru --algo.prioritised "
+        f"dqn {STATELESS} --policy Fused --steps 300000 --envs 8 --algo.network gru --algo.prioritised "
         "--algo.memory-units 64 --algo.updates 4 --algo.batch 32",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
@@ -114,15 +114,11 @@ DQN = {
     "lunarlander": Task(
         _LUNAR, 150, "200 is Gymnasium's threshold; RL Baselines3 Zoo, one run of 100k (v2): 154"
     ),
-    "lunarlander-rainbow": Task(
-        f"dqn LunarLander-v3 --steps 150000 --envs 8 {_FEWER} {_RAINBOW} --algo.low -200 --algo.high 300",
-        100,
-        "as above",
-    ),
+    "lunarlander-flags": Task(f"{_LUNAR} --algo.dueling --algo.prioritised", 150, "as above"),
     "breakout": Task(f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER}", 4, _MINATAR),
-    "breakout-rainbow": Task(
-        f"dqn MinAtar/Breakout-v1 --steps 100000 --envs 8 {_FEWER} {_RAINBOW} --algo.low 0 --algo.high 50",
-        3,
+    "breakout-flags": Task(
+        f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER} --algo.dueling --algo.prioritised",
+        4,
         _MINATAR,
     ),
 }

@@ -55,18 +55,21 @@ def noisy_linear(params: Head, x: jax.Array, keys: jax.Array | None) -> jax.Arra
 
     `keys` is one key whose noise all rows share, keys [rows] with noise for each row, or none: no noise.
     Factorised noise is an outer product, so a row's own noise needs no weights of its own: it scales what
-    goes into the product and what comes out of it.
+    goes into the product and what comes out of it. Shared noise is cheaper added to the weights.
 
     >>> layer = noisy_head(jax.random.key(0), 4, 2)
     >>> keys = jax.random.split(jax.random.key(1), 3)
     >>> noisy_linear(layer, jnp.ones((5, 3, 4)), keys).shape
     (5, 3, 2)
     """
-    quiet = linear(params, x)
     if keys is None:
-        return quiet
+        return linear(params, x)
     noise_in, noise_out = factorised_noise(keys, *params["kernel"].shape)
-    return quiet + (_product(x * noise_in, params["kernel_noise"]) + params["bias_noise"]) * noise_out
+    if keys.ndim == 0:
+        kernel = params["kernel"] + params["kernel_noise"] * jnp.outer(noise_in, noise_out)
+        return _product(x, kernel) + params["bias"] + params["bias_noise"] * noise_out
+    noisy = _product(x * noise_in, params["kernel_noise"]) + params["bias_noise"]
+    return linear(params, x) + noisy * noise_out
 
 
 def factorised_noise(keys: jax.Array, width: int, outputs: int) -> tuple[jax.Array, jax.Array]:

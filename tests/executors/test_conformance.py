@@ -35,6 +35,7 @@ from conformance import (
     task_table,
 )
 from leaks import no_leaks
+from thorough import ASKED, REASON, mostly_thorough
 
 import sherd
 from sherd.algorithms import BUILT_IN as ALGORITHM_NAMES
@@ -111,8 +112,8 @@ def require_same(found: Any, wanted: Any, exact: bool) -> None:
 
 @pytest.mark.parametrize("cell", list(cells()), ids=lambda cell: cell.label)
 def test_placement_never_changes_meaning(cell: Cell) -> None:
-    if cell.thorough and not os.environ.get("SHERD_THOROUGH"):
-        pytest.skip("it runs with `make thorough`")
+    if cell.thorough and not ASKED:
+        pytest.skip(REASON)
     wanted, rows = reference(cell.algorithm, cell.env)
     found, told = run_cell(cell)
     require_same(found, wanted, cell.exact)
@@ -157,7 +158,9 @@ def test_inline_nobody_runs_ahead(asynchronous: type[DistributionPolicy]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.name.split()[0]}-{task.policy.name}")
+@pytest.mark.parametrize(
+    "task", mostly_thorough(TASKS, TASKS[2:]), ids=lambda task: f"{task.name.split()[0]}-{task.policy.name}"
+)
 def test_asynchronous_policies_solve_the_task(task: Task) -> None:
     run = sherd.train(
         task.algorithm, "CartPole-v1", task.policy, steps=task.steps, envs=8, seed=1, eval_episodes=20
@@ -177,7 +180,7 @@ def require_balance(run: Any, remembers: bool = False) -> None:
     assert dropped == run.metrics["dropped"].sum()
 
 
-@pytest.mark.parametrize("kind", [SingleLearnerCoarse, Environments, Central])
+@pytest.mark.parametrize("kind", mostly_thorough([SingleLearnerCoarse, Environments, Central], [Central]))
 def test_what_is_too_old_is_dropped_and_counted_and_learning_goes_on(kind: type[DistributionPolicy]) -> None:
     policy = kind(asynchronous=True, max_staleness=0)  # type: ignore[call-arg]
     chosen: Any = ALGORITHMS["PPO"]

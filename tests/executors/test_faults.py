@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from faulty_code import Numbered, Remembering, Watched
 from leaks import descendants, no_leaks
+from thorough import mostly_thorough
 
 import sherd
 from sherd.errors import RunError
@@ -181,7 +182,7 @@ def test_an_asynchronous_run_goes_on_too(faulty: Faulty) -> None:
     assert ledger["consumed"] == 9600
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("asynchronous", mostly_thorough([False, True], [True]))
 def test_actors_that_fill_a_memory_are_started_again(asynchronous: bool, faulty: Faulty) -> None:
     faults = "actors[0] publish 5 kill; actors[1] step 40 raise"
     run = faulty.train("ReplayShards", faults, 3200, kind=Remembering, asynchronous=asynchronous)
@@ -193,7 +194,7 @@ def test_actors_that_fill_a_memory_are_started_again(asynchronous: bool, faulty:
     assert faulty.rows()[-1]["restarts"] == 2
 
 
-@pytest.mark.parametrize("point", ["start 1", "publish 5"])
+@pytest.mark.parametrize("point", mostly_thorough(["start 1", "publish 5"], ["publish 5"]))
 def test_a_memory_that_is_gone_ends_the_run(point: str, faulty: Faulty) -> None:
     message = faulty.fails("ReplayShards", f"replay[1] {point} kill", kind=Remembering, shards=2)
     assert message.startswith("replay[1], a process of kind replay, failed: exited with SIGKILL")
@@ -244,7 +245,19 @@ CAUSES = {
 KINDS = {"policies": "policy", "server": "server"}
 
 
-@pytest.mark.parametrize("case", ENDS)
+ALWAYS = (
+    "policy killed with a slot",
+    "policy raises in a stage",
+    "learner killed at start-up",
+    "learner stopped",
+    "server killed with a slot",
+    "worker of a server killed",
+    "second of two killed",
+    "first of two raises in a stage",
+)
+
+
+@pytest.mark.parametrize("case", mostly_thorough(ENDS, ALWAYS))
 def test_those_that_learn_end_the_run(case: str, faulty: Faulty, capfd: pytest.CaptureFixture[str]) -> None:
     policy, fault, *hooked = ENDS[case]
     worker, point, _, deed = fault.split()
