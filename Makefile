@@ -28,8 +28,9 @@ format: $(STAMP)
 	$(BIN)/ruff format sherd tests benchmarks
 	$(BIN)/ruff check --fix sherd tests benchmarks
 
+# Sherd beside other libraries, each in an environment of its own under .bench; about an hour.
 bench: $(STAMP)
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/compare.py
 
 install: $(STAMP)
 

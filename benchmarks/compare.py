@@ -1,0 +1,201 @@
+"""How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
+
+    python benchmarks/compare.py                        everything: about an hour
+    python benchmarks/compare.py --quick                one repeat, no trials: a first look in a third of that
+    python benchmarks/compare.py cartpole-8 slow        some workloads
+    python benchmarks/compare.py pong --peers sherd sb3
+    python benchmarks/compare.py --table --write        only put what is known into the pages
+
+Each library gets a virtual environment of its own, once. For each workload, every library tries its
+settings briefly; the fastest setting of each is then measured several times, one process at a time, in
+alternating order, so that a machine that gets slower or faster does so for all. A run counts once it has
+learnt and warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else
+busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import speed_table as tables
+from environments import HOME, Environment, prepare
+from processes import Ended, run
+from workloads import SETTINGS, TITLES, WORKLOADS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = ROOT / "docs" / "results" / "speed.jsonl"
+QUICK = {"repeats": 1, "seconds": 3.0}
+
+
+def machine() -> str:
+    """What this is measured on."""
+    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{os.cpu_count()} cores of {model}, no GPU used"
+
+
+def why(ended: Ended, limit: float) -> str:
+    """A failed run's reason in one line."""
+    if ended.code is None:
+        return f"stopped after {limit:.0f} s"
+    lines = [line.strip() for line in ended.errors.splitlines() if line.strip()]
+    told = [line for line in lines if "Error" in line or "error" in line] or lines or ["it said nothing"]
+    return f"exit code {ended.code}: {told[-1]}"[:300]
+
+
+class Session:
+    """One measuring session: runs commands, keeps rows."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.machine = given, machine()
+        self.name = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        # Libraries keep what they compiled. An empty folder makes the first run of a setting a first run
+        # indeed.
+        self.cache = tempfile.TemporaryDirectory(prefix="bench-")
+        self.made = 0
+
+    def keep(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Append a row to the results, and say so."""
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        row |= {"machine": self.machine, "session": self.name, "date": date}
+        self.given.results.parent.mkdir(parents=True, exist_ok=True)
+        with self.given.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.made += 1
+        rate = row.get("steps_per_second")
+        found = f"{rate:,.0f} steps/s" if rate is not None else row["error"]
+        kind = f"repeat {row['repeat']}" if row["repeat"] else "trial"
+        told = f"{self.made:3d}  {row['workload']}, {row['peer']}, {kind}, {row['setting']}: {found}"
+        print(told, file=sys.stderr, flush=True)
+        return row
+
+    def measure(
+        self, workload: str, peer: str, python: Path, setting: str, repeat: int, seconds: float
+    ) -> dict[str, Any]:
+        """One run of one script; a row, with its reason if it failed."""
+        script = HERE / "peers" / f"run_{'limits' if peer == tables.LIMIT else peer.replace('-', '_')}.py"
+        command = [str(python), str(script), workload, *setting.split(), "--seconds", str(seconds)]
+        variables = os.environ | {
+            "BENCH_STARTED": str(time.time()),
+            "XDG_CACHE_HOME": self.cache.name,
+            "TMPDIR": self.cache.name,
+        }
+        ended = run(command, self.given.limit, variables)
+        row: dict[str, Any] = {"workload": workload, "peer": peer, "setting": setting, "repeat": repeat}
+        try:
+            said = json.loads(ended.output.splitlines()[-1])
+            row |= {name: said[name] for name in ("steps_per_second", "first_update_seconds", "versions")}
+            row["peak_mb"] = ended.peak_mb and round(ended.peak_mb)
+        except (IndexError, ValueError, KeyError, TypeError):
+            row["error"] = why(ended, self.given.limit)
+        return self.keep(row)
+
+    def choose(self, workload: str, peer: str, python: Path) -> str | None:
+        """The setting to measure: the fastest in a short trial; None if every one of them failed."""
+        settings = SETTINGS[workload][peer]
+        if self.given.quick or len(settings) == 1:
+            return settings[0]
+        tried = [
+            self.measure(workload, peer, python, setting, 0, self.given.trial_seconds) for setting in settings
+        ]
+        best = max(tried, key=lambda row: row.get("steps_per_second", 0.0))
+        return None if "error" in best else str(best["setting"])
+
+    def compare(self, workload: str, pythons: dict[str, Environment]) -> None:
+        """All peers on one workload."""
+        chosen: dict[str, str] = {}
+        for peer, environment in pythons.items():
+            if peer not in SETTINGS[workload]:
+                continue
+            if environment.python is None:
+                reason = f"does not install: {environment.reason}"
+                self.keep({"workload": workload, "peer": peer, "setting": "", "repeat": 0, "error": reason})
+            elif (setting := self.choose(workload, peer, environment.python)) is not None:
+                chosen[peer] = setting
+        for repeat in range(1, self.given.repeats + 1):
+            for peer in list(chosen) if repeat % 2 else list(reversed(chosen)):
+                python = pythons[peer].python
+                if python:
+                    seconds = self.given.seconds
+                    self.measure(workload, peer, python, chosen[peer], repeat, seconds)
+
+    def limits(self, workload: str) -> None:
+        """The simulator and the learner, each alone."""
+        settings = [f"part=simulator processes={count}" for count in WORKLOADS[workload].processes]
+        settings += ["part=learner devices=1", "part=learner devices=2"]
+        for setting in settings:
+            self.measure(workload, tables.LIMIT, Path(sys.executable), setting, 1, self.given.trial_seconds)
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; none: all")
+    parser.add_argument("--peers", nargs="+", choices=TITLES, default=list(TITLES), help="which libraries")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each library (default: 3)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="what is measured of a run (default: 4)")
+    parser.add_argument("--trial-seconds", type=float, default=2.0, help="the same of a trial (default: 2)")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds until a run is stopped")
+    parser.add_argument(
+        "--quick", action="store_true", help="one repeat of 3 s, each library's first setting"
+    )
+    parser.add_argument("--no-limits", action="store_true", help="leave out what the parts allow")
+    parser.add_argument(
+        "--home", type=Path, default=HOME, help="where the environments are (default: .bench)"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are kept")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--write", action="store_true", help="put the tables into README and docs")
+    given = parser.parse_args()
+    unknown = [name for name in given.workloads if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"there is no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+    for name, value in QUICK.items() if given.quick else ():
+        setattr(given, name, value)
+    return given
+
+
+def measure_all(given: argparse.Namespace) -> None:
+    """Everything that was asked for, one after another."""
+    names = given.workloads or list(WORKLOADS)
+    needed = [peer for peer in given.peers if any(peer in SETTINGS[name] for name in names)]
+    session, pythons = Session(given), {peer: prepare(peer, given.home) for peer in needed}
+    for name in names:
+        session.compare(name, pythons)
+        if not given.no_limits:
+            session.limits(name)
+
+
+def main() -> None:
+    """Measure, print, and write if asked to."""
+    given = arguments()
+    if not given.table:
+        measure_all(given)
+    rows = tables.read(given.results)
+    if not rows:
+        raise SystemExit(f"nothing was measured yet: {given.results} has no rows")
+    about = tables.about(rows)
+    print(f"{about}\n\n{tables.speed_table(rows)}\n\n{tables.limits_table(rows)}")
+    if given.write:
+        page = ROOT / "docs" / "benchmarks.md"
+        tables.write_between(page, "speed", f"{about}\n\n{tables.speed_table(rows)}")
+        tables.write_between(page, "limits", tables.limits_table(rows))
+        tables.write_between(ROOT / "README.md", "speed-table", tables.short_table(rows))
+
+
+if __name__ == "__main__":
+    main()

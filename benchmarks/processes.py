@@ -1,0 +1,117 @@
+"""Run a command and watch its family of processes: how much memory they take, and that none outlives it.
+
+Memory is the proportional set size where Linux tells it: what several processes share is counted once.
+Libraries that start daemons may leave them behind, also after a good end; whatever descends from the
+command is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+BETWEEN_SAMPLES = 1.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    output: str
+    errors: str
+    code: int | None
+    """None: it was stopped at its time limit."""
+    peak_mb: float | None
+
+
+class Family:
+    """A process and all that descend from it, also those whose parents have gone."""
+
+    def __init__(self, first: int) -> None:
+        self.members = {first: _birth(first)}
+        self.peak_mb = 0.0
+
+    def sample(self) -> None:
+        """Look for new members, and add up what all of them use."""
+        parents = {pid: stat[0] for pid in _all_processes() if (stat := _stat(pid))}
+        grown = True
+        while grown:
+            new = [
+                pid for pid, parent in parents.items() if parent in self.members and pid not in self.members
+            ]
+            self.members |= {pid: _birth(pid) for pid in new}
+            grown = bool(new)
+        self.peak_mb = max(self.peak_mb, sum(_memory_mb(pid) for pid in self._alive()))
+
+    def end(self) -> None:
+        """End whoever is left."""
+        for pid in self._alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+    def _alive(self) -> list[int]:
+        # A number may have been given to another process since; its time of birth tells.
+        return [pid for pid, birth in self.members.items() if birth is not None and _birth(pid) == birth]
+
+
+def run(command: list[str], limit: float, variables: dict[str, str]) -> Ended:
+    """Run a command for at most `limit` seconds."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL
+        )
+        family, began, code = Family(process.pid), time.monotonic(), None
+        try:
+            while time.monotonic() - began < limit:
+                family.sample()
+                try:
+                    code = process.wait(BETWEEN_SAMPLES)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            family.end()
+            process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return Ended(output.read(), errors.read(), code, family.peak_mb or None)
+
+
+def _all_processes() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()] if PROC.exists() else []
+
+
+def _stat(pid: int) -> tuple[int, int] | None:
+    """Parent and time of birth."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return int(fields[1]), int(fields[19])
+
+
+def _birth(pid: int) -> int | None:
+    found = _stat(pid)
+    return found[1] if found else None
+
+
+def _memory_mb(pid: int) -> float:
+    try:
+        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    try:
+        pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
