@@ -37,8 +37,8 @@ class Family:
         self.members = {first: _birth(first)}
         self.peak_mb = 0.0
 
-    def sample(self) -> None:
-        """Look for new members, and add up what all of them use."""
+    def sample(self) -> float:
+        """Look for new members; the megabytes that all of them use together."""
         parents = {pid: stat[0] for pid in _all_processes() if (stat := _stat(pid))}
         grown = True
         while grown:
@@ -47,7 +47,9 @@ class Family:
             ]
             self.members |= {pid: _birth(pid) for pid in new}
             grown = bool(new)
-        self.peak_mb = max(self.peak_mb, sum(_memory_mb(pid) for pid in self._alive()))
+        used = sum(_memory_mb(pid) for pid in self._alive())
+        self.peak_mb = max(self.peak_mb, used)
+        return used
 
     def end(self) -> None:
         """End whoever is left."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -133,7 +134,10 @@ class Sinks:
 
 
 class MemorySink:
-    """Keeps every row, what was noted and summed up, and the last picture of the fragments.
+    """Keeps the numbers of every row, what was noted and summed up, and the last picture of the fragments.
+
+    Numbers are kept in columns: a run of days makes millions of rows, and a dictionary of each would fill the
+    memory.
 
     >>> sink = MemorySink()
     >>> sink.iteration({"steps": 8})
@@ -143,7 +147,8 @@ class MemorySink:
     """
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self._count = 0
+        self._columns: dict[str, array[float]] = {}
         self.notes: list[str] = []
         self.statuses: Sequence[FragmentStatus] = ()
         self.summary: dict[str, Any] = {}
@@ -152,8 +157,13 @@ class MemorySink:
         """Nothing to prepare."""
 
     def iteration(self, row: Row) -> None:
-        """Keep the row."""
-        self.rows.append(row)
+        """Keep the row's numbers."""
+        for name in row:
+            if name not in self._columns:
+                self._columns[name] = array("d", [math.nan] * self._count)
+        for name, column in self._columns.items():
+            column.append(number(row.get(name)))
+        self._count += 1
 
     def note(self, text: str) -> None:
         """Keep the note."""
@@ -172,8 +182,7 @@ class MemorySink:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """One array per column, as long as there are rows; NaN where a row lacks the column."""
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        return {name: np.array([number(row.get(name)) for row in self.rows]) for name in names}
+        return {name: np.array(column) for name, column in self._columns.items()}
 
 
 def number(value: Any) -> float:

@@ -30,7 +30,7 @@ class Session:
         self.interrupted = False
         self._closing: dict[str, Any] = {}
         self._recent: list[tuple[float, float]] = []
-        self._steady: list[tuple[float, int]] = []
+        self._steady: list[tuple[float, int]] = []  # the first report, after compiling, and the last
 
     def follow(self, running: Any) -> dict[str, Any]:
         """Make all iterations; return the state cells as they were left."""
@@ -103,7 +103,7 @@ class Session:
                     self._recent.pop(0)
             missing = (len(summaries) - 1 - position) * seconds / len(summaries)
             self.sink.iteration(self._row(summary, now - missing, rate))
-        self._steady.append((now, self.iteration))
+        self._steady[1:] = [(now, self.iteration)]
 
     def _row(self, summary: dict[str, float], seconds: float, rate: float) -> dict[str, float]:
         hidden = ("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes")
