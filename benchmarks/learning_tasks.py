@@ -72,12 +72,13 @@ ACTOR_CRITICS = {
     ),
     "impala": Task(f"impala CartPole-v1 --steps 200000 --envs 8 {COARSE}", 450, THRESHOLD),
     "impala-environments": Task(
-        "impala CartPole-v1 --steps 200000 --envs 8 --policy Environments --policy.asynchronous",
+        "impala CartPole-v1 --steps 300000 --envs 8 --policy Environments --policy.asynchronous "
+        "--algo.learning-rate 1e-3 --algo.entropy-cost 0.03",
         450,
         THRESHOLD,
     ),
     "impala-memory": Task(
-        f"impala {STATELESS} --steps 800000 --envs 32 {COARSE} --algo.network gru --algo.memory-units 64 "
+        f"impala {STATELESS} --steps 1200000 --envs 32 {COARSE} --algo.network gru --algo.memory-units 64 "
         "--algo.learning-rate 1e-3 --algo.entropy-cost 0.03",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
@@ -96,7 +97,7 @@ DQN = {
     "dqn-dueling": Task(f"{_CARTPOLE} --algo.dueling", 450, THRESHOLD),
     "dqn-n-step": Task(f"{_CARTPOLE} --algo.n-step 3", 450, THRESHOLD),
     "dqn-prioritised": Task(f"{_CARTPOLE} --algo.prioritised", 450, THRESHOLD),
-    "dqn-noisy": Task(f"{_CARTPOLE} --algo.noisy", 450, THRESHOLD),
+    "dqn-noisy": Task(f"{_CARTPOLE} --algo.noisy --algo.n-step 1", 450, THRESHOLD),
     "dqn-c51": Task(f"{_CARTPOLE} --algo.atoms 51 --algo.low 0 --algo.high 100", 450, THRESHOLD),
     "rainbow": Task(f"{_CARTPOLE} {_FEWER} {_RAINBOW} --algo.low 0 --algo.high 100", 450, THRESHOLD),
     "ape-x": Task(
