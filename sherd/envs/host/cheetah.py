@@ -13,6 +13,7 @@ import numpy as np
 
 from sherd.envs.host.faults import env_failed
 from sherd.envs.host.gymnasium import EnvFactory, LoopEnv
+from sherd.envs.host.mujoco import physics
 from sherd.spaces import StepOut, Tree
 
 ENTRY_POINT = "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv"
@@ -22,12 +23,10 @@ class Cheetahs(LoopEnv):
     """A batch of half cheetahs; Gymnasium's environments make and reset them."""
 
     def __init__(self, env_id: str, factory: EnvFactory, num_envs: int, seed: int, first_index: int = 0):
-        import mujoco
-
         super().__init__(env_id, factory, num_envs, seed, first_index)
         bodies: list[Any] = [env.unwrapped for env in self._envs]
         model = bodies[0]
-        self._mj_step = mujoco.mj_step
+        self._mj_step = physics()
         self._frames, self._seconds = model.frame_skip, model.dt
         self._weights = model._forward_reward_weight, model._ctrl_cost_weight
         self._skipped = int(model._exclude_current_positions_from_observation)

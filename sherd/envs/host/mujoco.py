@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -24,3 +25,10 @@ def quiet_loading() -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
+
+
+def physics() -> Any:
+    """MuJoCo's own step: (model, data, number of steps)."""
+    import mujoco
+
+    return mujoco.mj_step
