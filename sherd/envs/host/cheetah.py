@@ -39,12 +39,12 @@ class Cheetahs(LoopEnv):
         self._positions = np.zeros((num_envs, model.model.nq))
         self._velocities = np.zeros((num_envs, model.model.nv))
         self._before = np.zeros(num_envs)
-        self._steps = np.zeros(num_envs, np.int64)
+        self._made = np.zeros(num_envs, np.int64)
 
     def reset(self, obs: Tree) -> None:
         """Start every row's first episode from its own seed."""
         super().reset(obs)
-        self._steps[:] = 0
+        self._made[:] = 0
         self._look()
 
     def step(self, action: Tree, out: StepOut) -> None:
@@ -63,8 +63,8 @@ class Cheetahs(LoopEnv):
         speed = (self._positions[:, 0] - self._before) / self._seconds
         out.reward[:] = forward * speed - cost * np.sum(np.square(action), axis=1)
         out.terminated[:] = False
-        self._steps += 1
-        np.greater_equal(self._steps, self._limit, out=out.truncated)
+        self._made += 1
+        np.greater_equal(self._made, self._limit, out=out.truncated)
         np.copyto(out.obs, out.next_obs)
         for row in out.truncated.nonzero()[0]:
             self._start(int(row), out.obs)
@@ -83,5 +83,5 @@ class Cheetahs(LoopEnv):
             obs[row] = self._envs[row].reset()[0]
         except (Exception, SystemExit) as error:
             raise env_failed(self._id, self._first_index + row, "reset", error) from error
-        self._steps[row] = 0
+        self._made[row] = 0
         self._positions[row] = self._state[row][0]
