@@ -66,8 +66,8 @@ class Cheetahs(LoopEnv):
         self._made += 1
         np.greater_equal(self._made, self._limit, out=out.truncated)
         np.copyto(out.obs, out.next_obs)
-        for row in out.truncated.nonzero()[0]:
-            self._start(int(row), out.obs)
+        for ended in out.truncated.nonzero()[0]:
+            self._start(int(ended), out.obs)
 
     def _look(self) -> None:
         for row, (position, velocity) in enumerate(self._state):
