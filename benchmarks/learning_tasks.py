@@ -79,7 +79,7 @@ ACTOR_CRITICS = {
     ),
     "impala-memory": Task(
         f"impala {STATELESS} --steps 1200000 --envs 32 {COARSE} --algo.network gru --algo.memory-units 64 "
-        "--algo.learning-rate 1e-3 --algo.entropy-cost 0.03",
+        "--algo.learning-rate 5e-4 --algo.entropy-cost 0.03",
         400,
         "500 is the most; an MLP reaches 43 (`memory-without`)",
     ),
