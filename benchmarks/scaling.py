@@ -116,8 +116,10 @@ def table() -> str:
 
 def draw() -> None:
     """One picture, a sweep beside the other."""
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError:
+        raise SystemExit(f"not drawn: pip install matplotlib, then {sys.argv[0]} --draw") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "sherd"  # the same picture for the same numbers
     from matplotlib import pyplot
@@ -150,6 +152,8 @@ def main() -> None:
         for point in points():
             if not given.sweeps or point.sweep.startswith(tuple(given.sweeps)):
                 measure(point)
+    if not known():
+        raise SystemExit(f"nothing was measured yet: {RESULTS} has no rows")
     print(table())
     draw()
 

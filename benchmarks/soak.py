@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
     parser.add_argument("command", nargs="*", help=f"what follows `sherd train` (default: {COMMAND})")
     given = parser.parse_args()
+    if given.minutes < 0.2:
+        parser.error("--minutes is too short to compare quarters; give 0.2 or more")
     command = given.command or shlex.split(COMMAND)
     with tempfile.TemporaryDirectory() as home:
         used, rows = soak(command, given.minutes * 60, Path(home) / "run")
