@@ -1,69 +1,144 @@
-"""Convolution, as the processor at hand likes it.
+"""Layers of convolutions, as the processor at hand likes them.
 
-XLA's convolutions on a CPU are several times slower than its matrix products, and far slower still in the
-loops of an update: PPO on Atari took minutes an iteration, and takes seconds this way. A convolution is also
-one matrix product, of the image's patches, and a patch is a few shifted views of the image side by side: very
-few if the stride divides the kernel and the pixels of a stride's square are made channels. Other processors
-keep the plain convolution.
+XLA's convolutions on a CPU are several times slower than its matrix products. A convolution is also one
+matrix product, of the image's patches, and a patch is a few shifted views of the image side by side: very few
+if the stride divides the kernel and the pixels of a stride's square are made channels. What a layer makes is
+written in the squares of the next one's stride, which costs nothing, and a batch goes through in slices that
+fit the cache. Other processors keep the plain convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from itertools import product as pairs
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sherd.nn.products import product
+from sherd.nn.slices import in_slices, keep
 
-def convolve(
-    images: jax.Array,
-    kernel: jax.Array,
-    window_strides: Sequence[int],
-    padding: Any,
-    **plain: Any,
-) -> jax.Array:
-    """A stand-in for `jax.lax.conv_general_dilated` on images [batch, height, width, channels].
+# The patches of a slice may have so many numbers: 16 frames of Atari.
+_SLICE_NUMBERS = 1 << 21
 
-    >>> images, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((2, 2, 2, 3))
-    >>> numbers = jax.lax.conv_dimension_numbers(images.shape, kernel.shape, ("NHWC", "HWIO", "NHWC"))
-    >>> convolve(images, kernel, (2, 2), "VALID", dimension_numbers=numbers).shape
-    (1, 2, 2, 3)
+
+class Layer(NamedTuple):
+    """A convolution's sizes: kernel, stride and the zeros at each side are the same in both directions."""
+
+    channels: int
+    size: int
+    stride: int
+    padding: int = 0
+
+
+class _Step(NamedTuple):
+    """A layer as patches and a product: of an image whose squares of `block` pixels are channels already."""
+
+    block: int
+    size: int
+    stride: int
+    padding: int
+    height: int
+    width: int
+
+
+def convolutions(images: jax.Array, weights: Any, layers: tuple[Layer, ...]) -> jax.Array:
+    """Convolve, add the bias, rectify, layer after layer: [batch, height, width, channels] to the same.
+
+    Weights are pairs of a kernel [size, size, channels in, channels] and a bias. Bytes are scaled to [0, 1].
+
+    >>> weights = [(jnp.ones((2, 2, 3, 5)), jnp.zeros(5))]
+    >>> convolutions(jnp.ones((1, 8, 6, 3)), weights, (Layer(5, 2, 2),)).shape
+    (1, 4, 3, 5)
     """
-    strides = tuple(window_strides)
-    pads = jax.lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
-
-    def by_convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(images, kernel, strides, pads, **plain)
-
-    def by_products(images: jax.Array, kernel: jax.Array) -> jax.Array:
-        padded = jnp.pad(images, ((0, 0), *pads, (0, 0))) if any(map(any, pads)) else images
-        return product_of_patches(padded, kernel, strides)
-
-    if strides[0] != strides[1]:
-        return by_convolution(images, kernel)
-    return jax.lax.platform_dependent(images, kernel, cpu=by_products, default=by_convolution)
+    by_products = partial(products_of_patches, layers=layers)
+    default = partial(plain_convolutions, layers=layers)
+    return jax.lax.platform_dependent(images, weights, cpu=by_products, default=default)
 
 
-def product_of_patches(images: jax.Array, kernel: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """A convolution without padding as one matrix product."""
-    stride = strides[0]
-    height, width = ((side - size) // stride + 1 for side, size in zip(images.shape[1:3], kernel.shape[:2]))
-    if stride > 1 and kernel.shape[0] % stride == 0 and kernel.shape[1] % stride == 0:
-        rows, columns = (n * stride + k - stride for n, k in zip((height, width), kernel.shape[:2]))
-        images = _squares_to_channels(images[:, :rows, :columns], stride)
-        kernel = _squares_to_channels(jnp.moveaxis(kernel, 3, 0), stride)
-        kernel, stride = jnp.moveaxis(kernel, 0, 3), 1
-    patches = [
-        images[:, row : row + stride * height : stride, column : column + stride * width : stride]
-        for row in range(kernel.shape[0])
-        for column in range(kernel.shape[1])
+def plain_convolutions(images: jax.Array, weights: Any, layers: tuple[Layer, ...]) -> jax.Array:
+    """The same by XLA's convolution."""
+    x = _scaled(images)
+    for layer, (kernel, bias) in zip(layers, weights):
+        strides, pads = (layer.stride,) * 2, ((layer.padding,) * 2,) * 2
+        x = jax.lax.conv_general_dilated(x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.nn.relu(x + bias)
+    return x
+
+
+def products_of_patches(images: jax.Array, weights: Any, layers: tuple[Layer, ...]) -> jax.Array:
+    """The same by matrix products."""
+    steps = _steps(images.shape[1], images.shape[2], layers)
+    inputs = [images.shape[3], *(layer.channels for layer in layers)]
+    numbers = max(s.height * s.width * layer.size**2 * n for s, layer, n in zip(steps, layers, inputs))
+    # Powers of two, so that slices of the usual batches leave no rest.
+    size = 1 << max(0, (_SLICE_NUMBERS // numbers).bit_length() - 1)
+    kernels = [
+        (_squares_to_channels(kernel.transpose(3, 0, 1, 2), step.block).reshape(kernel.shape[3], -1).T, bias)
+        for (kernel, bias), step in zip(weights, steps)
     ]
-    return jnp.concatenate(patches, axis=-1) @ kernel.reshape(-1, kernel.shape[3])
+    made = in_slices(partial(_convolve, steps=steps), kernels, images, size)
+    return made.reshape((images.shape[0], steps[-1].height, steps[-1].width, -1))
+
+
+def _convolve(kernels: Any, images: jax.Array, steps: tuple[_Step, ...]) -> jax.Array:
+    """All layers for one slice: [batch, height, width, channels] of the last."""
+    x = _squares_to_channels(images, steps[0].block)
+    blocks = [*(step.block for step in steps[1:]), 1]
+    for step, block, (kernel, bias) in zip(steps, blocks, kernels):
+        patches = _patches(x, step, block)
+        made = keep(product(_scaled(patches).reshape(-1, kernel.shape[0]), kernel) + bias)
+        x = jax.nn.relu(made).reshape((*patches.shape[:3], block * block * kernel.shape[1]))
+    return x
+
+
+def _steps(height: int, width: int, layers: tuple[Layer, ...]) -> tuple[_Step, ...]:
+    """The layers' sizes, their outputs cut to what the next one looks at."""
+    steps = []
+    for layer in layers:
+        size, stride, padding = layer.size, layer.stride, layer.padding
+        block = stride if size % stride == 0 and not padding else 1
+        height, width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
+        steps.append(_Step(block, size // block, stride // block, padding, height, width))
+    for place in range(len(steps) - 2, -1, -1):
+        seen, layer = steps[place + 1], layers[place + 1]
+        reach = layer.size - 2 * layer.padding
+        used = [(side - 1) * layer.stride + reach for side in (seen.height, seen.width)]
+        steps[place] = steps[place]._replace(height=used[0], width=used[1])
+    return tuple(steps)
+
+
+def _patches(x: jax.Array, step: _Step, block: int) -> jax.Array:
+    """What each output looks at [batch, h, w, block * block, ...], outputs in squares of the next stride."""
+    edge, jump = (step.padding, step.padding), step.stride * block
+    x = jnp.pad(x, ((0, 0), edge, edge, (0, 0))) if step.padding else x
+
+    def every(start: int, count: int) -> slice:
+        return slice(start, start + jump * (count - 1) + 1, jump)
+
+    views = [
+        x[:, every(top + row, step.height // block), every(left + column, step.width // block)]
+        for top, left in pairs(range(0, jump, step.stride), repeat=2)
+        for row, column in pairs(range(step.size), repeat=2)
+    ]
+    # A stack of views side by side; concatenating them takes XLA three times as long.
+    stacked = jnp.stack(views, axis=3)
+    return stacked.reshape((*stacked.shape[:3], block * block, -1))
 
 
 def _squares_to_channels(images: jax.Array, size: int) -> jax.Array:
-    """[batch, h * size, w * size, channels] as [batch, h, w, size * size * channels]."""
-    batch, height, width, channels = images.shape
-    split = images.reshape(batch, height // size, size, width // size, size, channels)
-    return split.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // size, width // size, -1)
+    """[batch, h * size, w * size, channels] as [batch, h, w, size * size * channels]; a rest is cut off."""
+    batch, height, width = images.shape[0], images.shape[1] // size, images.shape[2] // size
+    images, channels = images[:, : height * size, : width * size], images.shape[3]
+    if packed := images.dtype == jnp.uint8 and channels == 4:
+        images, channels = jax.lax.bitcast_convert_type(images, jnp.uint32), 1  # four bytes are moved as one
+    split = images.reshape(batch, height, size, width, size, channels)
+    moved = split.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height, width, -1)
+    if packed:
+        moved = jax.lax.bitcast_convert_type(moved, jnp.uint8).reshape(batch, height, width, -1)
+    return moved
+
+
+def _scaled(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) * (1.0 / 255.0) if x.dtype == jnp.uint8 else x.astype(jnp.float32)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -14,7 +15,9 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from sherd.errors import UsageError, nearest
-from sherd.nn.convolution import convolve
+from sherd.nn.convolution import Layer, convolutions
+from sherd.nn.products import product
+from sherd.nn.slices import in_slices
 from sherd.spaces import MASK_KEY, Space, Tree
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -25,8 +28,27 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 _ORTHOGONAL = nn.initializers.orthogonal(math.sqrt(2))
+# Rows of a batch that pass through dense layers together, on a CPU and where there are many more of them.
+_SLICE, _MANY = 512, 8192
 # The smallest side that survives the three unpadded convolutions of the Nature network.
 _NATURE_SIDE = 36
+
+
+class Weights(nn.Module):
+    """The weights of a dense or convolutional layer, by themselves.
+
+    >>> kernel, bias = Weights((3, 8)).init_with_output(jax.random.key(0))[0]
+    >>> kernel.shape, bias.shape
+    ((3, 8), (8,))
+    """
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self) -> tuple[jax.Array, jax.Array]:
+        """Kernel [..., inputs, outputs] and bias [outputs]."""
+        kernel = self.param("kernel", _ORTHOGONAL, self.shape)
+        return kernel, self.param("bias", nn.initializers.zeros, self.shape[-1:])
 
 
 class MLP(nn.Module):
@@ -45,9 +67,24 @@ class MLP(nn.Module):
         """Features [batch, last hidden width]."""
         if self.activation not in _ACTIVATIONS:
             raise UsageError(f"no activation {self.activation!r}; {nearest(self.activation, _ACTIVATIONS)}")
-        for width in self.hidden:
-            x = _ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=_ORTHOGONAL)(x))
-        return x
+        x = jnp.asarray(x, jnp.float32)
+        widths = [x.shape[-1], *self.hidden]
+        shapes = zip(widths, self.hidden)
+        weights = [Weights(shape, name=f"Dense_{place}")() for place, shape in enumerate(shapes)]
+        layers = partial(dense, activation=_ACTIVATIONS[self.activation])
+        if x.shape[0] < _MANY:
+            return layers(weights, x)
+        sliced = partial(in_slices, layers, size=_SLICE)
+        return jax.lax.platform_dependent(weights, x, cpu=sliced, default=layers)
+
+
+def dense(
+    weights: Sequence[tuple[jax.Array, jax.Array]], x: jax.Array, activation: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """Dense layers, one after the other: [batch, inputs] to [batch, outputs]."""
+    for kernel, bias in weights:
+        x = activation(product(x, kernel) + bias)
+    return x
 
 
 class NatureCNN(nn.Module):
@@ -67,34 +104,26 @@ class NatureCNN(nn.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         """Features [batch, units]."""
         x = jnp.asarray(images)
-        scaled = x.dtype == jnp.uint8
-        x = x.astype(jnp.float32)
-        x = x * (1.0 / 255.0) if scaled else x
         if x.shape[1] < x.shape[3]:
             x = jnp.moveaxis(x, 1, 3)
-        side = min(x.shape[1:3])
-        for channels, size, stride, padding in _convolutions(side):
-            x = nn.Conv(
-                channels,
-                (size, size),
-                (stride, stride),
-                padding,
-                kernel_init=_ORTHOGONAL,
-                conv_general_dilated=convolve,
-            )(x)
-            x = jax.nn.relu(x)
-        x = x.reshape((x.shape[0], -1))
-        units = self.units or (512 if side >= _NATURE_SIDE else 128)
-        return jax.nn.relu(nn.Dense(units, kernel_init=_ORTHOGONAL)(x))
+        layers, channels, weights = _convolutions(min(x.shape[1:3])), x.shape[3], []
+        for place, layer in enumerate(layers):
+            shape = (layer.size, layer.size, channels, layer.channels)
+            weights.append(Weights(shape, name=f"Conv_{place}")())
+            channels = layer.channels
+        features = convolutions(x, weights, layers)
+        features = features.reshape((features.shape[0], -1))
+        units = self.units or (512 if min(x.shape[1:3]) >= _NATURE_SIDE else 128)
+        last = Weights((features.shape[1], units), name="Dense_0")()
+        return dense([last], features, jax.nn.relu)
 
 
-def _convolutions(side: int) -> tuple[tuple[int, int, int, str], ...]:
-    """(channels, kernel, stride, padding) of the layers for images whose smaller side is this."""
+def _convolutions(side: int) -> tuple[Layer, ...]:
+    """The layers for images whose smaller side is this."""
     if side >= _NATURE_SIDE:
-        return ((32, 8, 4, "VALID"), (64, 4, 2, "VALID"), (64, 3, 1, "VALID"))
-    stride = 2 if side >= 16 else 1
-    padding = "VALID" if side >= 7 else "SAME"
-    return ((16, 3, stride, padding), (32, 3, stride, padding))
+        return Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)
+    stride, padding = 2 if side >= 16 else 1, 0 if side >= 7 else 1
+    return Layer(16, 3, stride, padding), Layer(32, 3, stride, padding)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sherd.nn.kinds import per_key
+from sherd.nn.products import product
 
 Head = dict[str, jax.Array]
 
@@ -80,8 +81,10 @@ def factorised_noise(keys: jax.Array, width: int, outputs: int) -> tuple[jax.Arr
 
 
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    if kernel.shape[1] == 1:
+    """`x @ kernel` for any leading axes."""
+    rows, outputs = x.reshape(-1, x.shape[-1]), kernel.shape[1]
+    if outputs == 1:
         # A product with a single column is summed in an order that depends on the number of rows, so that how
         # environments are shared out would show in the last bit. One with two columns is not.
-        return (x @ jnp.pad(kernel, ((0, 0), (0, 1))))[..., :1]
-    return x @ kernel
+        kernel = jnp.pad(kernel, ((0, 0), (0, 1)))
+    return product(rows, kernel)[:, :outputs].reshape((*x.shape[:-1], outputs))

@@ -1,47 +1,69 @@
 """Convolutions made of matrix products equal XLA's own, values and gradients."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sherd.nn.convolution import convolve, product_of_patches
+from sherd.nn import convolution
+from sherd.nn.convolution import Layer, convolutions, plain_convolutions, products_of_patches
 
-LAYERS = [(84, 4, 8, 4, "VALID"), (20, 32, 4, 2, "VALID"), (9, 8, 3, 1, "VALID"), (13, 3, 3, 2, "VALID")]
-LAYERS += [(6, 3, 3, 1, "SAME"), (11, 2, 4, 2, "SAME")]
-
-
-@pytest.mark.parametrize(("side", "channels", "size", "stride", "padding"), LAYERS)
-def test_equals_the_plain_convolution(side, channels, size, stride, padding):
-    keys = jax.random.split(jax.random.key(0), 3)
-    images = jax.random.normal(keys[0], (2, side, side + 1, channels))
-    kernel = jax.random.normal(keys[1], (size, size, channels, 5))
-    numbers = jax.lax.conv_dimension_numbers(images.shape, kernel.shape, ("NHWC", "HWIO", "NHWC"))
-
-    def plain(images, kernel):
-        return jax.lax.conv_general_dilated(
-            images, kernel, (stride, stride), padding, dimension_numbers=numbers
-        )
-
-    def ours(images, kernel):
-        return convolve(images, kernel, (stride, stride), padding, dimension_numbers=numbers)
-
-    expected = plain(images, kernel)
-    np.testing.assert_allclose(ours(images, kernel), expected, rtol=1e-4, atol=1e-4)
-    if padding == "VALID":
-        np.testing.assert_allclose(
-            product_of_patches(images, kernel, (stride, stride)), expected, rtol=1e-4, atol=1e-4
-        )
-    weight = jax.random.normal(keys[2], expected.shape)
-    gradients = [
-        jax.grad(lambda i, k, f=f: (f(i, k) * weight).sum(), argnums=(0, 1))(images, kernel)
-        for f in (plain, ours)
-    ]
-    for one, two in zip(*gradients):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+STACKS = {
+    "nature": (84, 4, (Layer(8, 8, 4), Layer(6, 4, 2), Layer(5, 3, 1))),
+    "stride that does not divide": (17, 3, (Layer(4, 3, 2), Layer(5, 3, 2))),
+    "rows that nobody looks at": (23, 2, (Layer(4, 4, 2), Layer(5, 4, 4))),
+    "padded": (6, 3, (Layer(4, 3, 1, 1), Layer(5, 3, 1, 1))),
+}
 
 
-def test_a_rectangular_stride_falls_back():
-    images, kernel = jnp.ones((1, 8, 8, 1)), jnp.ones((2, 2, 1, 1))
-    numbers = jax.lax.conv_dimension_numbers(images.shape, kernel.shape, ("NHWC", "HWIO", "NHWC"))
-    assert convolve(images, kernel, (2, 1), "VALID", dimension_numbers=numbers).shape == (1, 4, 7, 1)
+def _given(side, channels, layers, batch, bytes_):
+    keys = jax.random.split(jax.random.key(0), 2 + len(layers))
+    shape = (batch, side, side + 1, channels)
+    images = jax.random.randint(keys[0], shape, 0, 255).astype("uint8" if bytes_ else "float32")
+    images = images if bytes_ else images / 255
+    weights = []
+    for key, layer in zip(keys[1:], layers):
+        drawn = jax.random.normal(key, (layer.size, layer.size, channels, layer.channels))
+        weights.append((drawn / layer.size, drawn[0, 0, 0]))
+        channels = layer.channels
+    return images, weights
+
+
+def _gradients(function, images, weights, layers):
+    def total(weights):
+        made = function(images, weights, layers)
+        return (made * np.cos(np.arange(made.size)).reshape(made.shape)).sum()
+
+    return jax.tree.leaves(jax.grad(total)(weights))
+
+
+@pytest.mark.parametrize("bytes_", [True, False], ids=["bytes", "floats"])
+@pytest.mark.parametrize("name", STACKS)
+def test_equals_the_plain_convolution(name, bytes_, monkeypatch):
+    side, channels, layers = STACKS[name]
+    images, weights = _given(side, channels, layers, batch=5, bytes_=bytes_)
+    expected = plain_convolutions(images, weights, layers)
+    # Five images: in one slice, in slices of two with a rest, and one by one.
+    for numbers in (1 << 24, None, 1):
+        largest = _largest_patches(side, channels, layers)
+        monkeypatch.setattr(convolution, "_SLICE_NUMBERS", numbers or 2 * largest)
+        made = products_of_patches(images, weights, layers)
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+        found = _gradients(products_of_patches, images, weights, layers)
+        for one, two in zip(found, _gradients(plain_convolutions, images, weights, layers)):
+            np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+
+
+def _largest_patches(side, channels, layers):
+    steps = convolution._steps(side, side + 1, layers)
+    inputs = [channels, *(layer.channels for layer in layers)]
+    return max(s.height * s.width * layer.size**2 * n for s, layer, n in zip(steps, layers, inputs))
+
+
+def test_floats_have_gradients_too():
+    layers = STACKS["nature"][2]
+    images, weights = _given(84, 4, layers, batch=2, bytes_=False)
+
+    def by(function):
+        return jax.grad(lambda images: function(images, weights, layers).sum())(images)
+
+    np.testing.assert_allclose(by(convolutions), by(plain_convolutions), rtol=1e-3, atol=1e-3)
