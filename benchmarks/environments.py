@@ -20,13 +20,21 @@ from pathlib import Path
 
 HOME = Path(__file__).parent.parent / ".bench"
 TORCH = ("torch==2.13.0",)
-SIMULATORS = ("gymnasium==1.4.0", "mujoco==4.0.0", "imageio==2.38.1", "ale-py==0.12.1", "numpy==2.4.6")
+SIMULATORS = (
+    "gymnasium==1.4.0",
+    "mujoco==4.0.0",
+    "imageio==2.38.1",
+    "packaging==25.0",
+    "ale-py==0.12.1",
+    "numpy==2.4.6",
+)
 OPENCV = ("opencv-python-headless==5.0.0.93",)
 # These two hold Gymnasium at 0.29, whose newest HalfCheetah is v4: the same simulation.
 OLD_SIMULATORS = (
     "gymnasium==0.29.1",
     "mujoco==4.0.0",
     "imageio==2.38.1",
+    "packaging==25.0",
     "ale-py==0.12.1",
     "numpy==1.26.4",
 )

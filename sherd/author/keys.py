@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sherd.author.randomness import as_keys
 from sherd.author.stage import Op
 
 
@@ -45,13 +46,13 @@ class Frame:
         >>> bool(frame.key("explore") == frame.within(0).key("explore"))
         False
         """
-        return jax.random.wrap_key_data(jnp.stack(self._lanes(node), axis=-1))
+        return as_keys(jnp.stack(self._lanes(node), axis=-1))
 
     def env_keys(self, node: str) -> Any:
         """One key for each environment at hand."""
         high, low = self._lanes(node)
         lanes = _absorb(high, low, jnp.asarray(self.env_index))
-        return jax.random.wrap_key_data(jnp.stack(lanes, axis=-1))
+        return as_keys(jnp.stack(lanes, axis=-1))
 
     def _lanes(self, node: str) -> tuple[Any, Any]:
         data = jax.random.key_data(self.seed)

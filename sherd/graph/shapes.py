@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
+from sherd.author.randomness import as_keys
 from sherd.author.stage import Op, active
 from sherd.errors import SherdError, Source, UsageError, is_author_file
 
@@ -38,7 +40,7 @@ def key_types(op: Op, num_envs: int) -> tuple[Any, ...]:
     """The types of the random keys that an operation takes."""
     if op.key == "none":
         return ()
-    one = jax.eval_shape(lambda: jax.random.key(0))
+    one = jax.eval_shape(as_keys, jax.ShapeDtypeStruct((2,), np.uint32))
     return (one if op.key == "one" else jax.ShapeDtypeStruct((num_envs,), one.dtype),)
 
 

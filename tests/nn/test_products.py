@@ -11,9 +11,9 @@ from sherd.nn.slices import in_slices
 
 SHAPES = {
     "few rows": (3, 8, 5),
-    "narrow inputs": (64, 4, 8),
-    "narrow outputs": (64, 8, 2),
-    "square": (64, 8, 8),
+    "narrow inputs": (300, 4, 8),
+    "narrow outputs": (300, 8, 2),
+    "square": (300, 8, 8),
 }
 
 
