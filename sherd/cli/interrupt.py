@@ -1,5 +1,7 @@
 """Ctrl-C: the first one asks a run to end, the second one ends the process, whatever it is doing.
 
+SIGTERM, which schedulers, containers and `timeout` send, is taken for Ctrl-C.
+
 Python runs signal handlers between two of its own instructions, and XLA may compile for a minute within one.
 The interpreter's C handler, however, writes to a wakeup descriptor at once; a thread listens there.
 """
@@ -29,9 +31,11 @@ def end_at_second_interrupt() -> Iterator[None]:
     ended = threading.Event()
     threading.Thread(target=_listen, args=(reader, ended), name="interrupts", daemon=True).start()
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    terminate = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
     finally:
+        signal.signal(signal.SIGTERM, terminate)
         signal.set_wakeup_fd(before)
         ended.set()
         writer.close()

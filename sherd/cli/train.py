@@ -138,7 +138,7 @@ def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool)
     )
     if hints:
         sherd = command_name()
-        following = [f"{sherd} eval {run_dir}"] if run_dir else []
+        following = [f"{sherd} eval {run_dir}"] if run_dir and summary["steps"] else []
         if run_dir and importlib.util.find_spec("tensorboard"):
             following.append(f"tensorboard --logdir {run_dir}")
         cut = f" --policy {policy}" if policy != "Single" else ""

@@ -132,7 +132,11 @@ class RunDirectory:
         file = self.path / f"{name}{suffix}"
         if not file.is_file():
             present = [other.name.removesuffix(suffix) for other in self.path.glob(f"*{suffix}")]
-            hint = nearest(name, present) if present else f"the run has written no {suffix} file yet"
+            hint = (
+                nearest(name, present)
+                if present
+                else "the run has saved nothing: train again, or wait if it still goes on"
+            )
             raise UsageError(f"{self.path} has no {name}{suffix}.\n  fix: {hint}")
         return file
 

@@ -42,7 +42,8 @@ class Session:
                     self._take(progress, running)
                     if interrupts.asked and not self.interrupted:
                         self.interrupted = True
-                        self.sink.note("interrupted: keeping what was learnt; Ctrl-C again ends at once")
+                        kept = "keeping what was learnt" if self.iteration else "nothing was learnt yet"
+                        self.sink.note(f"interrupted: {kept}; Ctrl-C again ends at once")
                         running.stop()
                 cells = dict(running.cells)
                 self._save(cells)

@@ -64,6 +64,10 @@ class Command:
         found = json.loads((self.run / "processes.json").read_text())
         return {name: one["pid"] for name, one in found.items()}
 
+    def terminate(self) -> None:
+        """As a scheduler or a container does it: only the parent is told."""
+        self.process.send_signal(signal.SIGTERM)
+
     def press_ctrl_c(self) -> None:
         """As a terminal does it: the whole group is told, not only the parent."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -97,6 +101,18 @@ def commands() -> Iterator[list[Command]]:
         if command.process.poll() is None:
             os.killpg(command.process.pid, signal.SIGKILL)
             command.process.communicate()
+
+
+def test_sigterm_is_taken_for_ctrl_c(tmp_path: Path, commands: list[Command]) -> None:
+    command = Command(tmp_path, "SingleLearnerCoarse")
+    commands.append(command)
+    command.await_file("run/metrics.jsonl", lines=2)
+    workers = command.workers()
+    command.terminate()
+    code, out, err = command.finish(workers)
+    assert (code, err) == (130, "")
+    assert json.loads(out)["interrupted"] is True
+    command.require_parameters()
 
 
 def test_first_ctrl_c_ends_in_order_and_what_was_learnt_can_be_played(

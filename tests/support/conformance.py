@@ -236,7 +236,7 @@ TASKS = (
     Task("PPO with V-trace", SingleLearnerCoarse(asynchronous=True), PPO(vtrace=True), 100_000, 450),
     Task("IMPALA", SingleLearnerCoarse(asynchronous=True), IMPALA(), 200_000, 300),
     Task("IMPALA", Environments(asynchronous=True), IMPALA(), 120_000, 150),
-    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 150_000, 300),
+    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 150_000, 200),
     Task(
         "DQN, which is then Ape-X",
         ReplayShards(asynchronous=True),
