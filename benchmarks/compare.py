@@ -92,7 +92,8 @@ class Session:
             "XDG_CACHE_HOME": self.cache.name,
             "TMPDIR": self.cache.name,
         }
-        ended = run(command, self.given.limit, variables)
+        # Not here: PufferLib leaves a link to itself wherever it is imported.
+        ended = run(command, self.given.limit, variables, self.cache.name)
         row: dict[str, Any] = {"workload": workload, "peer": peer, "setting": setting, "repeat": repeat}
         try:
             said = json.loads(ended.output.splitlines()[-1])

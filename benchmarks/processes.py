@@ -64,11 +64,11 @@ class Family:
         return [pid for pid, birth in self.members.items() if birth is not None and _birth(pid) == birth]
 
 
-def run(command: list[str], limit: float, variables: dict[str, str]) -> Ended:
-    """Run a command for at most `limit` seconds."""
+def run(command: list[str], limit: float, variables: dict[str, str], folder: str) -> Ended:
+    """Run a command in a folder for at most `limit` seconds."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL
+            command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL, cwd=folder
         )
         family, began, code = Family(process.pid), time.monotonic(), None
         try:

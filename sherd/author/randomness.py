@@ -1,7 +1,7 @@
 """JAX's own random numbers, made faster on a CPU.
 
 JAX's default generator is Threefry-2x32 (Salmon et al., 2011). On a CPU it runs as a loop of five turns that
-XLA can not fuse, so that drawing eight actions takes longer than the network that they are drawn from. This
+XLA cannot fuse, so that drawing eight actions takes longer than the network that they are drawn from. This
 is the same function written out, which fuses into whatever uses its numbers. They are the same numbers.
 """
 
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
+
+from sherd.errors import UsageError
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -35,7 +37,9 @@ def _counted(key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """The hash of the numbers 0, 1, ... in an array of this shape."""
     size = math.prod(shape)
     if size >= 1 << 32:
-        raise NotImplementedError(f"more than 2^32 random numbers of one key: shape {shape}")
+        raise UsageError(
+            f"{shape} is more than 2^32 random numbers from one key\n  fix: split the key and draw in parts"
+        )
     low = jax.lax.iota(jnp.uint32, size).reshape(shape)
     return _hash(key, jnp.zeros_like(low), low)
 

@@ -39,7 +39,7 @@ examples:
 
 `sherd COMMAND --help` explains a command's flags. --debug adds tracebacks and all warnings to any command.
 Your own code goes by its path: `sherd train my_module:MyAlgorithm my_module:MyEnv`.
-Exit codes: 0 done, 1 the run failed or a check found problems, 2 wrong usage, 130 ended by Ctrl-C.
+Exit codes: 0 done, 1 the run failed or a check found problems, 2 wrong usage, 130 ended by Ctrl-C or SIGTERM.
 """
 
 
