@@ -193,7 +193,7 @@ def test_a_failed_write_keeps_the_old_file(run: RunDirectory, monkeypatch: pytes
 
 
 def test_a_missing_tree_hints_at_what_there_is(run: RunDirectory) -> None:
-    with pytest.raises(UsageError, match=r"no \.npz file yet"):
+    with pytest.raises(UsageError, match=r"saved nothing: train again"):
         run.load_tree("params", {})
     run.save_tree("params", {})
     with pytest.raises(UsageError, match="did you mean 'params'"):
