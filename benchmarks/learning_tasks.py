@@ -88,6 +88,7 @@ ACTOR_CRITICS = {
 
 _RAINBOW = "--algo.dueling --algo.n-step 3 --algo.prioritised --algo.noisy --algo.atoms 51"
 _FEWER = "--algo.updates 4 --algo.batch 64"
+_NOISY = "--algo.noisy --algo.atoms 51 --algo.n-step 1"
 _MINATAR = "MinAtar's own DQN after 500k frames, as one user reports it: 5.8"
 _CARTPOLE = "dqn CartPole-v1 --steps 100000 --envs 8"
 _LUNAR = "dqn LunarLander-v3 --steps 300000 --envs 8"
@@ -116,9 +117,15 @@ DQN = {
         _LUNAR, 150, "200 is Gymnasium's threshold; RL Baselines3 Zoo, one run of 100k (v2): 154"
     ),
     "lunarlander-flags": Task(f"{_LUNAR} --algo.dueling --algo.prioritised", 150, "as above"),
+    "lunarlander-noisy-c51": Task(f"{_LUNAR} {_NOISY} --algo.low -200 --algo.high 200", 150, "as above"),
     "breakout": Task(f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER}", 4, _MINATAR),
     "breakout-flags": Task(
         f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER} --algo.dueling --algo.prioritised",
+        4,
+        _MINATAR,
+    ),
+    "breakout-noisy-c51": Task(
+        f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER} {_NOISY} --algo.low 0 --algo.high 20",
         4,
         _MINATAR,
     ),

@@ -24,6 +24,8 @@ class SlowCartPoleEnv(CartPoleEnv):
 class UnevenCartPoleEnv(CartPoleEnv):
     """CartPole that sleeps in every step, now longer, now shorter: waiting for all is slow."""
 
+    metadata = {**CartPoleEnv.metadata, "waits": True}  # Sherd steps such simulators in threads
+
     def step(self, action: Any) -> Any:
         """Sleep from half to one and a half times as long, then step."""
         time.sleep(SECONDS * random.uniform(0.5, 1.5))

@@ -63,7 +63,7 @@ WORKLOADS = {
         64,
         32,
         512,
-        processes=(1, 16, 64),
+        processes=(1, 2, 4, 16, 64),
     ),
     "dqn": Workload(
         "DQN, CartPole-v1, 8 envs, an update every 4 steps, batch 128",
@@ -99,6 +99,7 @@ TITLES = {
 }
 
 _COARSE = "policy=SingleLearnerCoarse actors=2"
+_ASIDE = "policy=SingleLearnerCoarse actors=1 asynchronous=1"
 _SB3 = ["vector=dummy threads=1", "vector=dummy threads=2", "vector=subproc threads=1"]
 _RLLIB = ["runners=0 threads=2", "runners=2 threads=1"]
 _SAMPLE_FACTORY = ["mode=serial threads=1", "mode=async workers=2 threads=1"]
@@ -122,8 +123,8 @@ _REPLAY_PEERS = {
 
 # workload -> peer -> the settings to try; a peer that is not named does not have the workload.
 SETTINGS: dict[str, dict[str, list[str]]] = {
-    "cartpole-8": {"sherd": ["policy=Single", f"{_COARSE} asynchronous=1"], **_PPO_PEERS},
-    "cartpole-64": {"sherd": ["policy=Single", _COARSE, f"{_COARSE} asynchronous=1"], **_PPO_PEERS},
+    "cartpole-8": {"sherd": [_ASIDE, "policy=Single"], **_PPO_PEERS},
+    "cartpole-64": {"sherd": [_ASIDE, "policy=Single", f"{_COARSE} asynchronous=1"], **_PPO_PEERS},
     "halfcheetah": {
         "sherd": [f"{_COARSE} asynchronous=1", _COARSE, "policy=MultiLearner learners=2", "policy=Single"],
         **_PPO_PEERS,
@@ -131,7 +132,7 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
     "pong": {
         "sherd": [
             "policy=Single",
-            _COARSE,
+            _ASIDE,
             f"{_COARSE} asynchronous=1",
             "policy=MultiLearner learners=2",
         ],
@@ -148,11 +149,11 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
     },
     "slow": {
         "sherd": [
-            "policy=Environments actors=16",
-            "policy=Environments actors=16 asynchronous=1",
-            "policy=Environments actors=32 asynchronous=1",
-            "policy=SingleLearnerFine actors=32",
-            "policy=SingleLearnerCoarse actors=16 asynchronous=1",
+            f"{_COARSE} asynchronous=1",
+            "policy=SingleLearnerCoarse actors=4 asynchronous=1",
+            _COARSE,
+            "policy=Single",
+            "policy=Environments actors=4 ring=1 asynchronous=1",
         ],
         "sb3": ["vector=subproc threads=1"],
         "rllib": ["runners=16 threads=1", "runners=8 threads=1"],
@@ -164,6 +165,6 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
         "tianshou": ["vector=shmem threads=1", "vector=subproc threads=1"],
         "pufferlib": ["vector=processes workers=16 threads=1", "vector=processes workers=32 threads=1"],
     },
-    "dqn": {"sherd": ["policy=Single", "policy=ReplayShards actors=1 asynchronous=1"], **_REPLAY_PEERS},
-    "sac": {"sherd": ["policy=Single", "policy=ReplayShards actors=1 asynchronous=1"], **_REPLAY_PEERS},
+    "dqn": {"sherd": [_ASIDE, "policy=Single"], **_REPLAY_PEERS},
+    "sac": {"sherd": ["policy=Single", _ASIDE], **_REPLAY_PEERS},
 }

@@ -1,7 +1,7 @@
 """Any Gymnasium environment, as n Python objects stepped one after the other.
 
 This is the adapter that always works: a registered id, or the user's own callable. Its cost is the
-simulator's plus about a microsecond per row.
+simulator's plus about a microsecond per row. Environments that say that they wait are stepped all at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sherd.envs.host.faults import env_failed
 from sherd.envs.host.leaves import action_rows, misshapen, row_writer
 from sherd.envs.host.mujoco import quiet_loading
 from sherd.envs.host.seeding import env_seeds
+from sherd.envs.host.threads import METADATA, Threads
 from sherd.errors import SherdError, UsageError, missing_extra
 from sherd.spaces import EnvSpec, StepOut, Tree, require_supported, tree_map
 
@@ -51,22 +52,33 @@ class LoopEnv:
         self._read = action_rows(action)
         # A Box needs no conversion beyond NumPy's own assignment, which saves a call per row.
         self._plain = isinstance(observation, gym_spaces.Box)
+        waits = bool(getattr(self._envs[0], "metadata", {}).get(METADATA))
+        self._threads = Threads(num_envs) if waits and num_envs > 1 else None
 
     def reset(self, obs: Tree) -> None:
         """Start every row's first episode from its own seed."""
-        row = 0
-        try:
-            for row, env in enumerate(self._envs):
-                observation, _ = env.reset(seed=self._seeds[row])
+
+        def start(row: int) -> None:
+            try:
+                observation, _ = self._envs[row].reset(seed=self._seeds[row])
                 # NumPy would silently stretch a smaller observation over its row.
                 if fault := misshapen(self.spec.observation, observation):
                     raise ValueError(fault)
                 self._write(obs, row, observation)
-        except (Exception, SystemExit) as error:
-            raise env_failed(self._id, self._first_index + row, "reset", error) from error
+            except (Exception, SystemExit) as error:
+                raise env_failed(self._id, self._first_index + row, "reset", error) from error
+
+        if self._threads is not None:
+            self._threads.each(start)
+        else:
+            for row in range(self.num_envs):
+                start(row)
 
     def step(self, action: Tree, out: StepOut) -> None:
         """Step every row, then reset those whose episode ended."""
+        if self._threads is not None:
+            self._step_at_once(self._threads, action, out)
+            return
         next_obs, reward, terminated, truncated = out.next_obs, out.reward, out.terminated, out.truncated
         plain, write = self._plain, self._write
         ended: list[int] = []
@@ -87,8 +99,29 @@ class LoopEnv:
         except (Exception, SystemExit) as error:
             raise env_failed(self._id, self._first_index + row, during, error) from error
 
+    def _step_at_once(self, threads: Threads, action: Tree, out: StepOut) -> None:
+        """The same in threads: a row whose episode ended is reset while others are still being stepped."""
+        actions, write = list(self._read(action)), self._write
+
+        def step(row: int) -> None:
+            during = "step"
+            try:
+                observation, reward, terminated, truncated, _ = self._steps[row](actions[row])
+                out.reward[row], out.terminated[row], out.truncated[row] = reward, terminated, truncated
+                write(out.next_obs, row, observation)
+                if terminated or truncated:
+                    during = "reset"
+                    observation, _ = self._envs[row].reset()
+                write(out.obs, row, observation)
+            except (Exception, SystemExit) as error:
+                raise env_failed(self._id, self._first_index + row, during, error) from error
+
+        threads.each(step)
+
     def close(self) -> None:
         """Close every environment."""
+        if self._threads is not None:
+            self._threads.close()
         for env in self._envs:
             env.close()
 
