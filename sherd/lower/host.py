@@ -22,9 +22,11 @@ from sherd.errors import Source
 from sherd.graph.ir import Graph, Node, Ref, Scope, Value, refs_in, uses
 from sherd.lower.driver import Driver
 from sherd.lower.memory import Allocate, HostGather, HostStore, moves_memory
-from sherd.lower.parts import Clock, HostNode, HostReceive, HostRegion, HostScope, HostSend, Store, fill
+from sherd.lower.packed import PackedRegion, only_acts
+from sherd.lower.parts import Clock, HostNode, HostReceive, HostRegion, HostSend, Store, fill
 from sherd.lower.ports import Port
 from sherd.lower.regions import MESSAGES, NO_ENVIRONMENT, Item, Region, inputs_of, reduces, roles_in, split
+from sherd.lower.scopes import HostScope
 from sherd.lower.share import Share
 from sherd.lower.spmd import Spmd
 from sherd.lower.summary import metric_names, summarise_episodes, summarise_reports
@@ -97,7 +99,7 @@ class HostProgram:
         after = self._needed_after(pieces, scope, wanted)
         for piece, needed in zip(pieces, after):
             if isinstance(piece, list):
-                parts.append(self._region(piece, scope, needed))
+                parts.append(self._region(piece, scope, needed, repeats))
             elif isinstance(piece, Scope) and (loop := self._unit_loop(piece)):
                 parts.append(HostUnits(loop, self.graph.values, repeats * scope.trips))
             elif isinstance(piece, Scope):
@@ -148,7 +150,9 @@ class HostProgram:
             needed = needed | {ref for item in items for ref in uses(item)}
         return result[::-1]
 
-    def _region(self, items: list[Item], scope: Scope, needed: set[Ref]) -> HostRegion:
+    def _region(
+        self, items: list[Item], scope: Scope, needed: set[Ref], repeats: int
+    ) -> HostRegion | PackedRegion:
         inputs = inputs_of(items)
         needed_values = {ref.value for ref in needed}
         defined = [v for item in items for v in _defined(item) if v in needed_values]
@@ -165,6 +169,8 @@ class HostProgram:
                 ):
                     donated.append(Ref(carry.inner))
         region = Region(items, inputs, defined, donated, self.setting.stepping)
+        if scope is not self.graph.root and only_acts(region):
+            return PackedRegion(region, scope, self.graph.values, self.setting.share.count, repeats)
         spmd = self.setting.spmd
         together = spmd is not None and reduces(items)
         call = spmd.compile(region, self.graph.values) if spmd and together else region.compile()

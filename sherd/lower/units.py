@@ -7,7 +7,6 @@ with whom. So every call takes the units that are ready, and the result is that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 from sherd.graph.ir import Node, Ref, Scope, Value, is_ref, refs_in
+from sherd.lower.packing import Constants, Results
 from sherd.lower.parts import Clock, Store, fill
 from sherd.lower.regions import Item, Region, inputs_of, roles_in
 
@@ -122,27 +122,30 @@ class HostUnits:
         outputs = [value for value in made if value in wanted]
         inner = {carry.inner for carry in loop.scope.carries}
         self._region = Region(loop.items, inputs_of(loop.items), outputs, [])
-        self._carried = [ref.value in inner for ref in self._region.inputs]
-        self._call = jax.jit(self._batched())
+        same = [ref for ref in self._region.inputs if self._is_same(ref, inner)]
+        self._constants, self._results = Constants(same), Results(outputs, values, self._rows)
+        self._cuts = [(ref, ref.value in inner) for ref in self._region.inputs if ref not in same]
+        self._call = jax.jit(self._batched)
         self._sizes = sorted({min(2**power, self._count) for power in range(10)} | {self._count})
         if self._rows == 1:
             self._sizes = [size for size in self._sizes if size > 1]  # one row alone rounds differently
         self._stacks: list[list[list[np.ndarray]] | None] = [None] * (rollouts + 1)
         self._turn_of_sets = 0
 
-    def _batched(self) -> Callable[..., Any]:
-        function = self._region.function()
-        shared = [
-            not carried and all(axis < 0 for axis in _axes(self._values, ref))
-            for ref, carried in zip(self._region.inputs, self._carried)
-        ]
+    def _is_same(self, ref: Ref, inner: set[int]) -> bool:
+        """Whether an input is the same for all units and turns."""
+        return ref.value not in inner and all(axis < 0 for axis in _axes(self._values, ref))
 
-        def one(inputs: Any, now: Any, turn: Any, seed: Any, index: Any) -> Any:
-            return function((), inputs, jax.numpy.append(now, turn), seed, index)
+    def _batched(self, words: Any, large: Any, cut: tuple[Any, ...], now: Any, turns: Any, index: Any) -> Any:
+        same, (seed,) = self._constants.unpack(words, large)
+        function, key = self._region.function(), jax.random.wrap_key_data(seed)
 
-        axes = tuple(None if same else 0 for same in shared)
-        self._shared = shared
-        return jax.vmap(one, in_axes=(axes, None, 0, None, 0))
+        def one(mine: tuple[Any, ...], turn: Any, env_index: Any) -> Any:
+            known = same | {ref: value for (ref, _), value in zip(self._cuts, mine)}
+            inputs = tuple(known[ref] for ref in self._region.inputs)
+            return self._results.pack(function((), inputs, jax.numpy.append(now, turn), key, env_index))
+
+        return jax.vmap(one)(cut, turns, index)
 
     def run(self, store: Store, clock: Clock) -> None:
         """All turns of all units."""
@@ -152,6 +155,7 @@ class HostUnits:
         # Carried values change in place: parts of them that are used now are seen as they are then.
         state = {c.inner: tree for c, tree in zip(scope.carries, carried)}
         stacks = self._arrays()
+        self._given = self._constants.pack(store, jax.random.key_data(clock.seed))
         index = np.asarray(clock.env_index).reshape(self._count, self._rows)
         turns, ready, left = np.zeros(self._count, np.int32), list(range(self._count)), self._count
         while left:
@@ -181,12 +185,11 @@ class HostUnits:
         """One call for all that are ready, padded to one of a few sizes so that few programs are compiled."""
         size = next(size for size in self._sizes if size >= len(ready))
         units = np.array(ready + [ready[-1]] * (size - len(ready)))
-        inputs = tuple(
-            ref.pick(store[ref.value]) if same else self._cut(ref, state if mine else store, units)
-            for ref, same, mine in zip(self._region.inputs, self._shared, self._carried)
-        )
-        outputs = self._call(inputs, clock.now, turns[units], clock.seed, index[units])
-        return dict(zip(self._region.outputs, jax.tree.map(np.asarray, outputs)))
+        cut = tuple(self._cut(ref, state if mine else store, units) for ref, mine in self._cuts)
+        words, apart = self._call(*self._given, cut, clock.now, turns[units], index[units])
+        leaves = self._results.views(np.asarray(words))
+        outputs = self._results.joined(leaves, [np.asarray(array) for array in apart])
+        return dict(zip(self._region.outputs, outputs))
 
     def _cut(self, ref: Ref, values: Store, units: Any) -> Any:
         def rows(leaf: Any) -> Any:

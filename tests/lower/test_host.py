@@ -138,14 +138,16 @@ def state_before(kept, env):
 def test_an_iteration_is_one_call_to_act_and_one_to_learn():
     """Everything between two steps of the simulators compiles together, and so does all of the learning."""
     from sherd.algorithms.ppo import PPO
-    from sherd.lower.parts import HostNode, HostRegion, HostScope
+    from sherd.lower.packed import PackedRegion
+    from sherd.lower.parts import HostNode, HostRegion
+    from sherd.lower.scopes import HostScope
     from sherd.lower.share import Share
 
     graph = sherd.trace(PPO(horizon=4, hidden=(8,)), describe("CartPole-v1"), envs=2)
     program = HostProgram(graph, Setting(0, 10, Share.of_replica(2), make_host("CartPole-v1", 2, 0)))
     acting, learning = program._parts
     assert isinstance(acting, HostScope)
-    assert [type(part) for part in acting.parts] == [HostRegion, HostNode]
+    assert [type(part) for part in acting.parts] == [PackedRegion, HostNode]
     assert isinstance(learning, HostRegion)
     donated = {ref.value for ref in learning.region.donated}
     assert donated >= {carry.inner for carry in graph.root.carries if carry.cell == "learner"}
