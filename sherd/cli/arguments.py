@@ -114,6 +114,13 @@ def parse(sections: Sequence[Section], arguments: Sequence[str], usage: str, des
     return parsed
 
 
+# What Python says of a value that is no number.
+_PLAIN_WORDS = {
+    r"invalid literal for int\(\) with base 10: ('.*?')": r"\1 is not a whole number",
+    r"could not convert string to float: ('.*?')": r"\1 is not a number",
+}
+
+
 def _flags(kind: Any, prefix: str) -> Iterator[str]:
     for field in dataclasses.fields(kind):
         flag = field.name.replace("_", "-")
@@ -129,7 +136,10 @@ def _complaint(text: str) -> str:
     """The first paragraph inside the box that tyro draws around a complaint."""
     inside = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
     paragraph = itertools.takewhile(lambda line: not line.startswith("─"), inside)
-    return " ".join(line for line in paragraph if line) or text.strip()
+    told = " ".join(line for line in paragraph if line) or text.strip()
+    for pattern, plain in _PLAIN_WORDS.items():
+        told = re.sub(pattern, plain, told)
+    return told
 
 
 def _unexpected(unknown: Sequence[str], known: Sequence[str], usage: str) -> UsageError:

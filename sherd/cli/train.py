@@ -118,9 +118,12 @@ def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool)
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
     rate = format_number(summary["steady_steps_per_second"])
-    lines = [
-        f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate} steps/s once compiled"
-    ]
+    rate += (
+        " steps/s, compiling included"
+        if len(finished.metrics.get("steps", ())) == 1
+        else " steps/s once compiled"
+    )
+    lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate}"]
     if summary["return_mean"] is not None:
         mean = format_number(summary["return_mean"])
         if summary["evaluated"]:
@@ -142,7 +145,8 @@ def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool)
         if run_dir and importlib.util.find_spec("tensorboard"):
             following.append(f"tensorboard --logdir {run_dir}")
         cut = f" --policy {policy}" if policy != "Single" else ""
-        following.append(f"{sherd} graph {algorithm} {env}{cut}")
+        envs = f" --envs {finished.config.envs}" if finished.config.envs != RunConfig.envs else ""
+        following.append(f"{sherd} graph {algorithm} {env}{cut}{envs}")
         lines += ["next:", *(f"  {command}" for command in following)]
     return "\n".join(lines)
 

@@ -251,3 +251,19 @@ def test_options_share_no_flag_with_the_run() -> None:
 
     names = [field.name for kind in (Options, RunConfig) for field in dataclasses.fields(kind)]
     assert len(names) == len(set(names))
+
+
+def test_the_summary_repeats_what_was_chosen_and_says_what_its_speed_includes() -> None:
+    from types import SimpleNamespace
+
+    from sherd.cli.train import summarise
+    from sherd.run import RunConfig
+
+    summary = {"steps": 64, "seconds": 2.0, "steady_steps_per_second": 32.0}
+    summary |= {"interrupted": False, "return_mean": None}
+    run = SimpleNamespace(summary=summary, config=RunConfig(envs=4), metrics={"steps": [64]})
+    text = summarise(run, "ppo", "CartPole-v1", "Single", hints=True)  # type: ignore[arg-type]
+    assert "sherd graph ppo CartPole-v1 --envs 4" in text
+    assert "compiling included" in text
+    run.metrics["steps"] = [64, 128]
+    assert "once compiled" in summarise(run, "ppo", "CartPole-v1", "Single", hints=True)  # type: ignore[arg-type]
