@@ -2,11 +2,14 @@
 
     python benchmarks/policies.py                 all workloads, every policy, one after another
     python benchmarks/policies.py slow cartpole
-    python benchmarks/policies.py --write         also put the table into the documents
+    python benchmarks/policies.py --write         also put the tables into the documents
 
 Each measurement is one training run in processes of its own, counted once everything is compiled. Rounds
 over all policies are interleaved and the best of them is shown, with its ratio to Single: the machine is
 shared, and what slows a run down is never the run itself.
+
+The second table says how far each policy is from what simulator and learner, each measured alone, allow: one
+after the other where the policy makes one wait for the other, the slower of the two where it does not.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROUNDS = 2
+SECONDS, WARM_UP = 4.0, 1.0  # of a limit
 DASH = "A dash: the policy cannot hold that environment."
 
 
@@ -65,31 +70,29 @@ def measure(workload: Workload, policy: str, options: dict[str, object]) -> floa
     """Steps per second of one run; None where the policy cannot hold the environment."""
     if policy == "Fused" and not workload.env.startswith("graph/"):
         return None
-    command = [
-        sys.executable,
-        str(HERE / "policies.py"),
-        "--one",
-        json.dumps([workload.__dict__, policy, options]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode:
-        print(done.stderr[-2000:], file=sys.stderr)
-        return None
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    return ask("--one", [workload.__dict__, policy, options])
 
 
 def run_one(given: str) -> None:
     """One training run, in this process and its children."""
+    fields, name, options = json.loads(given)
+    workload = Workload(**fields)
+    train(workload, workload.env, name.split(",")[0], options)
+
+
+def train(workload: Workload, env: Any, policy: str, options: dict[str, Any]) -> None:
+    """Train, and print steps per second."""
     import sherd
     from sherd.algorithms.ppo import PPO
     from sherd.policies import load_policy
+    from sherd.runtime.jax_settings import use_devices
 
-    fields, name, options = json.loads(given)
-    workload = Workload(**fields)
+    if options.get("devices", 1) > 1:
+        use_devices(options["devices"])
     run = sherd.train(
         PPO(horizon=workload.horizon),
-        workload.env,
-        policy=load_policy(name.split(",")[0])(**options),
+        env,
+        policy=load_policy(policy)(**options),
         steps=workload.steps,
         envs=workload.envs,
         eval_episodes=0,
@@ -97,6 +100,72 @@ def run_one(given: str) -> None:
     seconds, steps = run.metrics["seconds"], run.metrics["steps"]
     half = len(seconds) // 4  # the first quarter warms up
     print(json.dumps((steps[-1] - steps[half]) / (seconds[-1] - seconds[half])))
+
+
+def ask(flag: str, given: list[object]) -> float | None:
+    """A number from a process of its own."""
+    command = [sys.executable, str(HERE / "policies.py"), flag, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return None
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def limit_here(given: str) -> None:
+    """Steps per second of the simulator alone in some processes, or of the rest on some devices."""
+    sys.path.insert(0, str(HERE / "peers"))
+    import run_limits
+
+    fields, part, count = json.loads(given)
+    workload = Workload(**fields)
+    if part == "simulator":
+        print(run_limits.simulate(workload.env, workload.envs, count, SECONDS, WARM_UP))
+        return
+    from sherd.envs import describe
+
+    train(workload, run_limits.Idle(describe(workload.env)), "Fused", {"devices": count})
+
+
+def limits(workload: Workload) -> dict[str, dict[int, float]]:
+    """The halves of a workload alone: part -> how many processes or devices -> steps per second."""
+    counts = {"simulator": sorted({1, 2, workload.actors}), "rest": [1, 2]}
+    if workload.env.startswith("graph/"):
+        counts["simulator"] = [1]
+    found: dict[str, dict[int, float]] = {part: {} for part in counts}
+    for part, several in counts.items():
+        for count in several:
+            rate = ask("--limit", [workload.__dict__, part, count])
+            print(f"{workload.title}: {part} alone, {count}: {rate and round(rate):}", file=sys.stderr)
+            if rate:
+                found[part][count] = rate
+    return found
+
+
+def limit_of(policy: str, halves: dict[str, dict[int, float]], actors: int) -> float:
+    """What a policy cannot exceed."""
+    several = 2 if policy.startswith(("MultiLearner", "Central")) else actors
+    count = 1 if policy.startswith(("Single,", "Fused")) or policy == "Single" else several
+    simulator = halves["simulator"].get(count, max(halves["simulator"].values()))
+    rest = max(halves["rest"].values())
+    return min(simulator, rest) if "asynchronous" in policy else 1 / (1 / simulator + 1 / rest)
+
+
+def best_cases(results: dict[str, dict[str, float | None]], names: list[str]) -> str:
+    """For every policy the workload in which it comes closest to its limit."""
+    halves = {name: limits(WORKLOADS[name]) for name in names}
+    lines = ["| policy | its best case | steps/s | limit | reached |", "|---|---|---|---|---|"]
+    for policy in policies(2):
+        found = []
+        for name in names:
+            rate = results[name].get(policy)
+            if rate:
+                limit = limit_of(policy, halves[name], WORKLOADS[name].actors)
+                found.append((rate / limit, rate, limit, WORKLOADS[name].title))
+        if found:
+            share, rate, limit, title = max(found)
+            lines.append(f"| {policy} | {title} | {rate:,.0f} | {limit:,.0f} | {share:.0%} |")
+    return "\n".join(lines) + "\n"
 
 
 def table(results: dict[str, dict[str, float | None]], names: list[str]) -> str:
@@ -122,9 +191,9 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {model}, no GPU, Python {platform.python_version()}"
 
 
-def write(text: str) -> None:
-    """Put the table between its marks in the documents that show it."""
-    begin, end = "<!-- policies: begin -->", "<!-- policies: end -->"
+def write(name: str, text: str) -> None:
+    """Put a table between its marks in the documents that show it."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     for file in (HERE.parent / "README.md", HERE.parent / "docs/policies/README.md"):
         content = file.read_text()
         if begin in content:
@@ -139,11 +208,15 @@ def main() -> None:
     )
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all of them by default")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--write", action="store_true", help="put the table into the documents")
+    parser.add_argument("--limit", help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true", help="put the tables into the documents")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args()
     if given.one:
         run_one(given.one)
+        return
+    if given.limit:
+        limit_here(given.limit)
         return
     names = given.workloads or list(WORKLOADS)
     results: dict[str, dict[str, float | None]] = {name: {} for name in names}
@@ -156,9 +229,11 @@ def main() -> None:
                 print(f"round {number + 1}: {name}, {policy}: {rate and round(rate):}", file=sys.stderr)
     head = f"Steps per second of PPO, and how many times Single's. {machine()}. {DASH}"
     text = f"{head}\n\n{table(results, names)}"
-    print(text)
+    best = best_cases(results, names)
+    print(text, best, sep="\n")
     if given.write:
-        write(text)
+        write("policies", text)
+        write("best cases", best)
 
 
 if __name__ == "__main__":

@@ -105,28 +105,29 @@ def one_process(place: int, name: str, envs: int, given: tuple[float, float], ra
     rates.put(meter.rate)
 
 
-def simulator(task: common.Task) -> float:
-    """Steps per second of the environments, over all processes."""
-    count, work = task.number("processes", 1), task.workload
-    given, share = (task.meter.seconds, task.meter.warm_up), work.envs // count
-    way = multiprocessing.get_context("spawn" if kind_of(work.env) == "graph" else "fork")
+def simulate(env: str, envs: int, count: int, seconds: float, warm_up: float) -> float:
+    """Steps per second of environments that are shared out over so many processes."""
+    way = multiprocessing.get_context("spawn" if kind_of(env) == "graph" else "fork")
     rates = way.Queue()
     crew = [
-        way.Process(target=one_process, args=(place, work.env, share, given, rates)) for place in range(count)
+        way.Process(target=one_process, args=(place, env, envs // count, (seconds, warm_up), rates))
+        for place in range(count)
     ]
     for process in crew:
         process.start()
     total = sum(rates.get() for _ in crew)
     for process in crew:
         process.join()
-    return total
+    return float(total)
 
 
 def main() -> None:
     """Measure one half of a workload."""
     task = common.Task("limit", "sherd", __doc__)
     if task.get("part", "simulator") == "simulator":
-        task.report(simulator(task))
+        work, meter = task.workload, task.meter
+        count = task.number("processes", 1)
+        task.report(simulate(work.env, work.envs, count, meter.seconds, meter.warm_up))
         return
     from run_sherd import train
 
