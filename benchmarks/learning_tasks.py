@@ -117,9 +117,7 @@ DQN = {
         _LUNAR, 150, "200 is Gymnasium's threshold; RL Baselines3 Zoo, one run of 100k (v2): 154"
     ),
     "lunarlander-flags": Task(f"{_LUNAR} --algo.dueling --algo.prioritised", 150, "as above"),
-    "lunarlander-noisy-c51": Task(
-        f"{_LUNAR} {_FEWER} {_NOISY} --algo.low -200 --algo.high 200", 150, "as above"
-    ),
+    "lunarlander-noisy-c51": Task(f"{_LUNAR} {_NOISY} --algo.low -200 --algo.high 200", 150, "as above"),
     "breakout": Task(f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER}", 4, _MINATAR),
     "breakout-flags": Task(
         f"dqn MinAtar/Breakout-v1 --steps 200000 --envs 8 {_FEWER} --algo.dueling --algo.prioritised",

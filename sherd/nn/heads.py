@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sherd.nn.kinds import per_key
+from sherd.nn.once import computed_once
 from sherd.nn.products import product
 
 Head = dict[str, jax.Array]
@@ -76,7 +77,7 @@ def noisy_linear(params: Head, x: jax.Array, keys: jax.Array | None) -> jax.Arra
 def factorised_noise(keys: jax.Array, width: int, outputs: int) -> tuple[jax.Array, jax.Array]:
     """The two factors of the noise, [*keys, width] and [*keys, outputs]."""
     normal = per_key(lambda key: jax.random.normal(key, (width + outputs,), jnp.float32), keys)
-    shaped = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
+    shaped = computed_once(jnp.sign(normal) * jnp.sqrt(jnp.abs(normal)))
     return shaped[..., :width], shaped[..., width:]
 
 
