@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sherd.author import ring
@@ -34,23 +35,26 @@ from sherd.lower.units import HostUnits, UnitLoop, unit_loop
 from sherd.spaces import HostEnv
 
 
-def with_summary(graph: Graph) -> tuple[Graph, int | None]:
-    """The graph with one more node, which reduces the reports where they are made; and its value."""
+def with_summary(graph: Graph) -> tuple[Graph, int | None, list[str]]:
+    """The graph with one more node, which reduces the reports where they are made; its value, and its names.
+
+    The value is one vector: fetching a number for each name would take longer than a small update.
+    """
     reports = [stack.inner for stack in graph.reports if stack.channel == "metrics"]
-    if not reports:
-        return graph, None
     names = metric_names(graph)
+    shown = [name for mine in names for name in mine.values()]
+    if not shown:
+        return graph, None, []
     identity = max(graph.values) + 1
-    op = Op("summary", "learn", lambda *given: summarise_reports(names, given))
+    op = Op("summary", "learn", lambda *given: jnp.stack([*summarise_reports(names, given).values()]))
     node = Node("summary", op, tuple(reports), identity, Source("", 0))
     # Before the messages that end an iteration: it belongs to the region that computes what it reduces.
     body = graph.root.body
     at = next((i + 1 for i in reversed(range(len(body))) if not roles_in(body[i]) <= set(MESSAGES)), 0)
     root = replace(graph.root, body=(*body[:at], node, *body[at:]))
-    scalar = jax.ShapeDtypeStruct((), np.float32)
-    type_ = {shown: scalar for mine in names for shown in mine.values()}
-    values = {**graph.values, identity: Value(identity, "summary", type_, (None,) * len(type_))}
-    return replace(graph, root=root, values=values), identity
+    type_ = jax.ShapeDtypeStruct((len(shown),), np.float32)
+    values = {**graph.values, identity: Value(identity, "summary", type_, (None,))}
+    return replace(graph, root=root, values=values), identity, shown
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class HostProgram:
     """
 
     def __init__(self, graph: Graph, setting: Setting) -> None:
-        self.graph, self._summary = with_summary(graph)
+        self.graph, self._summary, self._shown = with_summary(graph)
         self.setting, self.total, self.iteration = setting, setting.total, 0
         self._host_roles = {*MESSAGES, *(("env",) if setting.env is not None else ())}
         self._drivers: list[Driver] = []
@@ -185,7 +189,7 @@ class HostProgram:
         store, episodes = self.advance()
         summary = summarise_episodes(jax.device_get(episodes), np) if episodes else {}
         if self._summary is not None:
-            summary |= jax.device_get(store[self._summary])
+            summary |= dict(zip(self._shown, np.asarray(store[self._summary]).tolist()))
         self.release()
         return {name: float(value) for name, value in summary.items()}
 
@@ -206,11 +210,13 @@ class HostProgram:
     def _settle(self) -> None:
         """Wait until nothing reads this iteration's arrays any more, and let no cell be a view of them."""
         for name, value in self.cells.items():
-            if not (
-                (name == "env" and self.setting.env is not None) or (name == MEMORY and self.setting.memory)
-            ):
-                owned = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
-                self.cells[name] = jax.block_until_ready(owned)
+            if (name == "env" and self.setting.env is not None) or (name == MEMORY and self.setting.memory):
+                continue
+            leaves, treedef = jax.tree.flatten(value)
+            if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+                owned = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+                self.cells[name] = jax.tree.unflatten(treedef, owned)
+            jax.block_until_ready(leaves)
 
     def release(self) -> None:
         """Give back the messages that the last iteration worked on."""

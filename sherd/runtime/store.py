@@ -155,6 +155,7 @@ class StoreWriter:
         self._store, self._words = store, store.words
         self._views = store.views(writeable=True)
         self._rings = [bell.ring for bell in store.bells]
+        self._expected = [(field.shape, np.dtype(field.dtype)) for field in store.spec.fields]
         count = self._words[store.count_at]
         # An earlier process may have been killed after it finished a version and before it announced it.
         finished = self._words[store.marks_at[count % store.spec.slots]] == count
@@ -178,10 +179,9 @@ class StoreWriter:
             ring()
 
     def _check(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        expected = [(field.shape, np.dtype(field.dtype)) for field in self._store.spec.fields]
         given = [(array.shape, array.dtype) for array in arrays]
-        if given != expected:
-            raise UsageError(f"store {self._store.spec.name!r} holds {expected}, but was given {given}")
+        if given != self._expected:
+            raise UsageError(f"store {self._store.spec.name!r} holds {self._expected}, but was given {given}")
 
 
 class StoreReader:
