@@ -101,8 +101,8 @@ WAYS = (
     Way(ReplayShards, ("actors", "shards")),
 )
 
-# What every run of the tests tries with processes, besides PPO on the host environment: each algorithm where
-# it differs most from the others. `make thorough` tries everything.
+# What every run of the tests tries with processes, besides PPO on the host environment: algorithms where they
+# differ most from the others (R2D2 is like DQN there, DDPG and TD3 like SAC). `make thorough` tries all.
 ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
     ("PPO", "graph"): (SingleLearnerFine, Environments),
     ("small", "host"): (SingleLearnerCoarse, Central),
@@ -111,9 +111,6 @@ ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
     ("A2C", "host"): (Central,),
     ("IMPALA", "host"): (Environments,),
     ("DQN", "host"): (ReplayShards,),
-    ("R2D2", "host"): (ReplayShards,),
-    ("DDPG", "host"): (MultiLearner,),
-    ("TD3", "host"): (Central,),
     ("SAC", "host"): (SingleLearnerCoarse,),
 }
 
