@@ -72,8 +72,7 @@ ACTOR_CRITICS = {
     ),
     "impala": Task(f"impala CartPole-v1 --steps 200000 --envs 8 {COARSE}", 450, THRESHOLD),
     "impala-environments": Task(
-        "impala CartPole-v1 --steps 300000 --envs 8 --policy Environments --policy.asynchronous "
-        "--algo.learning-rate 1e-3 --algo.entropy-cost 0.03",
+        "impala CartPole-v1 --steps 300000 --envs 8 --policy Environments --policy.asynchronous",
         450,
         THRESHOLD,
     ),
