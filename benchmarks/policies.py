@@ -144,8 +144,8 @@ def limits(workload: Workload) -> dict[str, dict[int, float]]:
 
 def limit_of(policy: str, halves: dict[str, dict[int, float]], actors: int) -> float:
     """What a policy cannot exceed."""
-    several = 2 if policy.startswith(("MultiLearner", "Central")) else actors
-    count = 1 if policy.startswith(("Single,", "Fused")) or policy == "Single" else several
+    processes = {"Single": 1, "Fused": 1, "MultiLearner": 2, "Central": 2}
+    count = processes.get(policy.split(",")[0], actors)
     simulator = halves["simulator"].get(count, max(halves["simulator"].values()))
     rest = max(halves["rest"].values())
     return min(simulator, rest) if "asynchronous" in policy else 1 / (1 / simulator + 1 / rest)

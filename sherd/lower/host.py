@@ -88,7 +88,8 @@ class HostProgram:
         self._taken: list[Port] = []
         self._parts = self._lower(self.graph.root, {carry.result.value for carry in self.graph.root.carries})
         index = jax.device_put(setting.share.index())
-        self._clock = Clock(jax.device_put(run_key(setting.seed)), index, np.zeros(2, np.int32))
+        seed = jax.device_put(run_key(setting.seed))
+        self._clock = Clock(seed, index, np.zeros(2, np.int32), jax.random.key_data(seed))
         self.cells: dict[str, Any] = {}
         self._episodes = [s.inner for s in self.graph.reports if s.channel == "episode"]
 

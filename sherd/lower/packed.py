@@ -44,8 +44,7 @@ class PackedRegion:
 
     def begin(self, store: Store, clock: Clock) -> None:
         """Enter the scope: pack what stays the same in all of its turns."""
-        seed = jax.random.key_data(clock.seed)
-        self._given = self._constants.pack(store, seed, clock.env_index)
+        self._given = self._constants.pack(store, clock.seed_words, clock.env_index)
         self._set, self._turn = (self._set + 1) % len(self._stacks), 0
 
     def _compiled(self, words: jax.Array, large: list[Any], varying: tuple[Any, ...], now: Any) -> Any:

@@ -24,6 +24,7 @@ class Clock:
     seed: Any
     env_index: Any
     now: np.ndarray  # iteration, total, turns of the enclosing scopes
+    seed_words: Any  # the seed as plain numbers, which can be packed
 
 
 def fill(tree: Any, store: Store) -> Any:

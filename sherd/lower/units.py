@@ -155,7 +155,7 @@ class HostUnits:
         # Carried values change in place: parts of them that are used now are seen as they are then.
         state = {c.inner: tree for c, tree in zip(scope.carries, carried)}
         stacks = self._arrays()
-        self._given = self._constants.pack(store, jax.random.key_data(clock.seed))
+        self._given = self._constants.pack(store, clock.seed_words)
         index = np.asarray(clock.env_index).reshape(self._count, self._rows)
         turns, ready, left = np.zeros(self._count, np.int32), list(range(self._count)), self._count
         while left:

@@ -12,6 +12,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TimeLimit
 
 from sherd.envs import make_host
+from sherd.envs.host.threads import Threads
 from sherd.errors import RunError
 from sherd.spaces import step_buffers
 
@@ -94,6 +95,20 @@ def test_an_error_names_its_row_and_the_rest_goes_on():
         batch.step(np.array([0, 0, 0, 1, 0, 1], np.int32), out)
     batch.step(np.zeros(ROWS, np.int32), out)
     batch.close()
+
+
+def test_simulators_that_never_answer_hold_up_the_end_for_a_second_at_most():
+    answer, threads = threading.Event(), Threads(4)
+    asking = threading.Thread(target=threads.each, args=(lambda row: answer.wait(30),))
+    asking.start()
+    begun = time.perf_counter()
+    threads.close()
+    took = time.perf_counter() - begun
+    answer.set()
+    asking.join(10)
+    for thread in threads_of_rows():
+        thread.join(10)
+    assert took < 3  # a second for each would be four
 
 
 def test_one_row_needs_no_thread():

@@ -8,6 +8,7 @@ thread at a time.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 METADATA = "waits"  # what an environment's `metadata` says to be stepped in threads
@@ -45,13 +46,14 @@ class Threads:
             raise self._errors[min(self._errors)]
 
     def close(self) -> None:
-        """End the threads; one that is still waiting is given a second."""
+        """End the threads; those that are still waiting are given a second, all together."""
         self._function = None
         for bell in self._bells:
             if bell.locked():
                 bell.release()
+        until = time.monotonic() + 1.0
         for thread in self._threads:
-            thread.join(timeout=1.0)
+            thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _work(self, row: int) -> None:
         bell = self._bells[row]
