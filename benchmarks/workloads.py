@@ -118,6 +118,12 @@ _PPO_PEERS = {
 _REPLAY_PEERS = {
     "sb3": ["vector=dummy threads=1", "vector=dummy threads=2"],
     "sbx": ["vector=dummy threads=1"],
+    "rllib": ["runners=0 threads=1", "runners=0 threads=2"],
+    "torchrl": [
+        "vector=gymnasium threads=1 compile=1",
+        "vector=gymnasium threads=2 compile=1",
+        "vector=gymnasium threads=1",
+    ],
     "tianshou": ["vector=dummy threads=1", "vector=dummy threads=2"],
 }
 

@@ -1,6 +1,7 @@
-"""TorchRL's PPO: run_torchrl.py WORKLOAD vector=gymnasium|serial|parallel threads=1
+"""TorchRL's PPO, DQN and SAC: run_torchrl.py WORKLOAD vector=gymnasium|serial|parallel threads=1
 
 gymnasium: one vector environment of Gymnasium under TorchRL's wrapper; serial, parallel: TorchRL's own.
+compile=1, of DQN and SAC: the update goes through torch.compile, which takes up to half a minute to begin.
 """
 
 from __future__ import annotations
@@ -12,14 +13,24 @@ from typing import Any
 import common
 import torch
 import workloads
-from tensordict.nn import TensorDictModule
+from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
 from torchrl.envs import DoubleToFloat, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
-from torchrl.modules import ActorValueOperator, ConvNet, IndependentNormal, ProbabilisticActor, ValueOperator
-from torchrl.objectives import ClipPPOLoss
+from torchrl.modules import (
+    MLP,
+    ActorValueOperator,
+    ConvNet,
+    EGreedyModule,
+    IndependentNormal,
+    ProbabilisticActor,
+    QValueActor,
+    TanhNormal,
+    ValueOperator,
+)
+from torchrl.objectives import ClipPPOLoss, DQNLoss, HardUpdate, SACLoss, SoftUpdate
 from torchrl.objectives.value import GAE
 
 warnings.filterwarnings("ignore")
@@ -110,12 +121,9 @@ def networks(work: workloads.Workload, env: Any) -> tuple[Any, Any]:
     return actor, ValueOperator(layers(inputs, work.hidden, 1), **seen)
 
 
-def main() -> None:
-    """Measure one workload."""
-    task = common.Task("torchrl", "torchrl", __doc__)
+def ppo(task: common.Task, env: Any) -> None:
+    """Collect, then go over what was collected a few times."""
     work = task.workload
-    torch.set_num_threads(task.number("threads", 1))
-    env = make_envs(task)
     actor, critic = networks(work, env)
     collector = Collector(env, actor, frames_per_batch=work.steps, total_frames=-1)
     storage, sampler = LazyTensorStorage(work.steps), SamplerWithoutReplacement()
@@ -147,8 +155,89 @@ def main() -> None:
                 optimiser.step()
         if task.meter.mark(steps):
             break
-    task.report()
     collector.shutdown()
+
+
+def dqn(work: workloads.Workload, env: Any) -> tuple[Any, Any, Any, float]:
+    """The policy that explores, the loss, what moves the target network, and the learning rate."""
+    spec = env.action_spec_unbatched
+    network = MLP(
+        in_features=env.observation_spec["observation"].shape[-1],
+        out_features=spec.space.n,
+        num_cells=list(work.hidden),
+        activation_class=nn.ReLU,
+    )
+    actor = QValueActor(network, in_keys=["observation"], spec=spec)
+    greedy = EGreedyModule(spec, eps_init=workloads.EPSILON, eps_end=workloads.EPSILON)
+    loss = DQNLoss(actor, loss_function="smooth_l1", delay_value=True)
+    target = HardUpdate(loss, value_network_update_interval=workloads.SYNC)
+    return TensorDictSequential(actor, greedy), loss, target, 1e-3
+
+
+def sac(work: workloads.Workload, env: Any) -> tuple[Any, Any, Any, float]:
+    """The same of SAC; its loss makes the second critic, the target networks and the temperature."""
+    spec, inputs = env.action_spec_unbatched, env.observation_spec["observation"].shape[-1]
+    actions, shared = spec.shape[-1], {"num_cells": list(work.hidden), "activation_class": nn.ReLU}
+    body = nn.Sequential(MLP(in_features=inputs, out_features=2 * actions, **shared), NormalParamExtractor())
+    actor = ProbabilisticActor(
+        TensorDictModule(body, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        spec=spec,
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": spec.space.low, "high": spec.space.high, "tanh_loc": False},
+    )
+    critic = ValueOperator(
+        MLP(in_features=inputs + actions, out_features=1, **shared), in_keys=["observation", "action"]
+    )
+    loss = SACLoss(actor, critic, num_qvalue_nets=2, loss_function="l2")
+    return actor, loss, SoftUpdate(loss, tau=workloads.TAU), 3e-4
+
+
+def replay(task: common.Task, env: Any) -> None:
+    """DQN and SAC: collect `steps` transitions, then make `updates` gradient steps, each on a new batch.
+
+    The collector yields exactly `steps` at a time, and the loop below is ours, so the ratio is exact.
+    """
+    work = task.workload
+    policy, loss, target, rate = {"dqn": dqn, "sac": sac}[work.algorithm](work, env)
+    loss.make_value_estimator(gamma=workloads.DISCOUNT)
+    collector = Collector(
+        env, policy, frames_per_batch=work.steps, total_frames=-1, init_random_frames=workloads.WARM_UP
+    )
+    # Threads that prefetch, as in TorchRL's examples, made DQN slower here and did not matter to SAC.
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(workloads.CAPACITY), batch_size=work.minibatch)
+    optimiser, steps = torch.optim.Adam(loss.parameters(), lr=rate, fused=True), 0
+
+    def update(batch: Any) -> None:
+        out = loss(batch)
+        sum(value for key, value in out.items() if key.startswith("loss")).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    # The target networks move outside of it: when DQN's does so is counted in Python.
+    if task.number("compile", 0):
+        update = torch.compile(update)
+    for data in collector:
+        steps += data.numel()
+        # The loss needs no more of it; whatever else is kept would be copied with every batch.
+        buffer.extend(data.reshape(-1).select(*loss.in_keys))
+        if steps < workloads.WARM_UP:
+            continue
+        for _ in range(work.updates):
+            update(buffer.sample())
+            target.step()
+        if task.meter.mark(steps):
+            break
+    collector.shutdown()
+
+
+def main() -> None:
+    """Measure one workload."""
+    task = common.Task("torchrl", "torchrl", __doc__)
+    torch.set_num_threads(task.number("threads", 1))
+    env = make_envs(task)
+    (ppo if task.workload.algorithm == "ppo" else replay)(task, env)
+    task.report()
 
 
 if __name__ == "__main__":
