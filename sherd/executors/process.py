@@ -99,7 +99,10 @@ class ProcessRun:
             kind, *content = event.message
             if kind == "done" and worker.fragment == self._leader:
                 self._digests[worker.replica] = content[0]
-            elif kind in ("iteration", "episodes"):
+            elif kind == "iterations":
+                for report in content[0]:
+                    self._rows.add(worker, *report)
+            elif kind == "episodes":
                 self._rows.add(worker, *content)
         elif isinstance(event, Restarted):
             self._rows.restarts += 1

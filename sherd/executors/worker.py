@@ -5,8 +5,10 @@ Tracing is deterministic, so every process derives the same cut; nothing that is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +41,11 @@ from sherd.runtime.shared import Closed
 from sherd.runtime.simulator import AFTER_A_DEATH
 from sherd.runtime.store import Store
 from sherd.runtime.worker import Context
+
+# An iteration of a few milliseconds must not spend half of them on telling. What is saved is only read when a
+# run ends; rows that nobody waits for may come some at a time.
+_SECONDS_BETWEEN_SAVES = 0.1
+_SECONDS_BETWEEN_REPORTS = 0.02
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,8 @@ class _Worker:
         self.program = self._build(owns_env)
         self._cells = [cell.name for cell in saved_cells(self._whole)]
         self._saved = assignment.saved.writer() if assignment.saved and assignment.replica == 0 else None
+        self._reports: list[tuple[Any, ...]] = []
+        self._reported = self._saved_at = time.monotonic()
 
     def _derive(self) -> Fragments:
         a = self.assignment
@@ -131,7 +140,13 @@ class _Worker:
             self.context.send(("ready",))
             while not self._finished():
                 self._iterate()
+            self._save()
+            self._send_reports()
             self.context.send(("done", self._digest()))
+        except BaseException:
+            with contextlib.suppress(Closed):  # what was made before it went wrong counts
+                self._send_reports()
+            raise
         finally:
             program.close()
 
@@ -140,7 +155,9 @@ class _Worker:
         number = self.program.iteration
         summary = self._global(self.program.run(1)[0])
         self.context.clock.count(self._steps)
-        self._save()
+        # Whoever does not lead may be ended at any time, and leaves what it has saved.
+        if not self.assignment.leads or time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES:
+            self._save()
         ages = self.session.ages
         self.context.row.staleness = int(1000 * np.mean(ages)) if ages else 0
         news = {
@@ -148,7 +165,19 @@ class _Worker:
             "dropped": dict(self.session.dropped),
             "staleness": float(np.mean(ages)) if ages else None,
         }
-        self.context.send(("iteration", number, summary, news))
+        self._report(number, summary, news)
+
+    def _report(self, *report: Any) -> None:
+        """Tell the parent of an iteration: at once where somebody may wait for the row."""
+        self._reports.append(report)
+        late = time.monotonic() - self._reported >= _SECONDS_BETWEEN_REPORTS
+        if late or not self.assignment.policy.runs_ahead:
+            self._send_reports()
+
+    def _send_reports(self) -> None:
+        if self._reports:
+            self.context.send(("iterations", self._reports))
+            self._reports, self._reported = [], time.monotonic()
 
     def _global(self, summary: dict[str, float]) -> dict[str, float]:
         """A summary whose numbers can be added to those of other replicas."""
@@ -162,6 +191,7 @@ class _Worker:
         if self._saved is not None and self._cells:
             cells = [self.program.cells[name] for name in self._cells]
             self._saved.publish([np.asarray(leaf) for leaf in jax.tree.leaves(cells)], self.program.iteration)
+            self._saved_at = time.monotonic()
 
     def _finished(self) -> bool:
         a, made = self.assignment, self.program.iteration
@@ -221,7 +251,7 @@ class _Worker:
                     self._refresh(crossing, newest)
         self.program.iteration = made
         if made:  # the predecessor may have died before it could report; a second report counts for nothing
-            self.context.send(("iteration", made - 1, dict.fromkeys((*EPISODES, "bad_env"), 0.0)))
+            self._report(made - 1, dict.fromkeys((*EPISODES, "bad_env"), 0.0))
 
     def _digest(self) -> str:
         """What all replicas must agree on at the end."""
