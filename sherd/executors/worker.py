@@ -19,6 +19,7 @@ from sherd.author.algorithm import Algorithm
 from sherd.author.environments import graph_stepping
 from sherd.envs import describe, make_graph, make_host
 from sherd.executors.memory import SharedBlock
+from sherd.executors.reports import SECONDS_BETWEEN, Reports
 from sherd.executors.rows import EPISODES
 from sherd.executors.wiring import saved_cells
 from sherd.graph import trace
@@ -42,10 +43,8 @@ from sherd.runtime.simulator import AFTER_A_DEATH
 from sherd.runtime.store import Store
 from sherd.runtime.worker import Context
 
-# An iteration of a few milliseconds must not spend half of them on telling. What is saved is only read when a
-# run ends; rows that nobody waits for may come some at a time.
+# What is saved is only read when a run ends. An iteration of a few milliseconds must not spend one on it.
 _SECONDS_BETWEEN_SAVES = 0.1
-_SECONDS_BETWEEN_REPORTS = 0.02
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ class _Worker:
         self.program = self._build(owns_env)
         self._cells = [cell.name for cell in saved_cells(self._whole)]
         self._saved = assignment.saved.writer() if assignment.saved and assignment.replica == 0 else None
-        self._reports: list[tuple[Any, ...]] = []
-        self._reported = self._saved_at = time.monotonic()
+        seconds = SECONDS_BETWEEN if assignment.policy.runs_ahead else 0.0
+        self._reports, self._saved_at = Reports(context.send, seconds), time.monotonic()
 
     def _derive(self) -> Fragments:
         a = self.assignment
@@ -141,11 +140,11 @@ class _Worker:
             while not self._finished():
                 self._iterate()
             self._save()
-            self._send_reports()
+            self._reports.flush()
             self.context.send(("done", self._digest()))
         except BaseException:
             with contextlib.suppress(Closed):  # what was made before it went wrong counts
-                self._send_reports()
+                self._reports.flush()
             raise
         finally:
             program.close()
@@ -165,19 +164,7 @@ class _Worker:
             "dropped": dict(self.session.dropped),
             "staleness": float(np.mean(ages)) if ages else None,
         }
-        self._report(number, summary, news)
-
-    def _report(self, *report: Any) -> None:
-        """Tell the parent of an iteration: at once where somebody may wait for the row."""
-        self._reports.append(report)
-        late = time.monotonic() - self._reported >= _SECONDS_BETWEEN_REPORTS
-        if late or not self.assignment.policy.runs_ahead:
-            self._send_reports()
-
-    def _send_reports(self) -> None:
-        if self._reports:
-            self.context.send(("iterations", self._reports))
-            self._reports, self._reported = [], time.monotonic()
+        self._reports.add(number, summary, news)
 
     def _global(self, summary: dict[str, float]) -> dict[str, float]:
         """A summary whose numbers can be added to those of other replicas."""
@@ -251,7 +238,7 @@ class _Worker:
                     self._refresh(crossing, newest)
         self.program.iteration = made
         if made:  # the predecessor may have died before it could report; a second report counts for nothing
-            self._report(made - 1, dict.fromkeys((*EPISODES, "bad_env"), 0.0))
+            self._reports.add(made - 1, dict.fromkeys((*EPISODES, "bad_env"), 0.0))
 
     def _digest(self) -> str:
         """What all replicas must agree on at the end."""
