@@ -8,7 +8,7 @@ from sherd.executors import reports
 from sherd.executors.reports import Reports
 
 
-@pytest.fixture()
+@pytest.fixture
 def now(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(reports.time, "monotonic", lambda: clock[0])
