@@ -29,6 +29,7 @@ SIMULATORS = (
     "numpy==2.4.6",
 )
 OPENCV = ("opencv-python-headless==5.0.0.93",)
+OLD_OPENCV = ("opencv-python-headless==4.11.0.86",)
 # These two hold Gymnasium at 0.29, whose newest HalfCheetah is v4: the same simulation.
 OLD_SIMULATORS = (
     "gymnasium==0.29.1",
@@ -47,7 +48,11 @@ PINS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sample-factory": (TORCH, ("sample-factory==2.1.1", *OLD_SIMULATORS)),
     "torchrl": (TORCH, ("torchrl==0.14.1", "tensordict==0.14.3", *SIMULATORS, *OPENCV)),
     "tianshou": (TORCH, ("tianshou==2.0.1", *SIMULATORS, *OPENCV)),
-    "pufferlib": (TORCH, ("setuptools==80.9.0", "wheel", "Cython", *OLD_SIMULATORS), ("pufferlib==3.0.0",)),
+    "pufferlib": (
+        TORCH,
+        ("setuptools==80.9.0", "wheel", "Cython", *OLD_SIMULATORS, *OLD_OPENCV),
+        ("pufferlib==3.0.0",),
+    ),
     # Rejax 0.1.3 does not know the interface of gymnax 1.0.
     "rejax": (("rejax==0.1.3", "jax==0.10.2", "flax==0.12.8", "gymnax==0.0.9"),),
 }

@@ -126,17 +126,18 @@ def make_env(name: str) -> Any:
     if ":" in name:
         module, _, attribute = name.partition(":")
         return getattr(importlib.import_module(module), attribute)()
+    old = gym.__version__.startswith("0.")
     if not name.startswith("ALE/"):
-        if name == "HalfCheetah-v5" and gym.__version__.startswith("0."):
+        if name == "HalfCheetah-v5" and old:
             name = "HalfCheetah-v4"  # the same simulation; Gymnasium 0.29 has no v5
         return gym.make(name)
     import ale_py
 
-    if hasattr(gym, "register_envs"):
+    if old:
+        env = _old_atari(name)
+    else:
         gym.register_envs(ale_py)
         env = gym.make(name, frameskip=1, repeat_action_probability=0.25)
-    else:
-        env = _old_atari(name)
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4)
     if hasattr(gym.wrappers, "FrameStackObservation"):
         return gym.wrappers.FrameStackObservation(env, 4)
