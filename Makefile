@@ -14,9 +14,9 @@ demo: $(VENV)/.core
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-# Every cell of the conformance matrix, also those that `make test` leaves out to stay short.
+# Every test, also those that `make test` leaves out to stay short, such as most of the conformance matrix.
 thorough: $(STAMP)
-	SHERD_THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/executors
+	SHERD_THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 check: $(STAMP)
 	$(BIN)/ruff format --check sherd tests benchmarks

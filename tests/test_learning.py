@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from thorough import mostly_thorough, thorough
 
 import sherd
 from sherd.algorithms.ppo import PPO
@@ -15,7 +16,7 @@ MLP = PPO(network="mlp", horizon=64, learning_rate=3e-3)
 
 # algorithm, environment, policy, steps, environments, evaluated return: at least, at most
 TASKS = {
-    "cartpole": (PPO(), "CartPole-v1", "Single", 60_000, 8, 475, 500),
+    "cartpole": (PPO(), "CartPole-v1", "Single", 60_000, 8, 400, 500),
     "cartpole in the graph": (PPO(), "graph/CartPole-v1", "Fused", 60_000, 8, 475, 500),
     "acrobot": (PPO(), "Acrobot-v1", "Single", 50_000, 8, -100, -60),
     "pendulum": (PENDULUM, "graph/Pendulum-v1", "Fused", 150_000, 8, -450, -100),
@@ -24,16 +25,18 @@ TASKS = {
     "without memory": (MLP, "graph/StatelessCartPole-v1", "Fused", 150_000, 16, 10, 200),
     "masked": (PPO(), "graph/LegalMoves-v0", "Fused", 60_000, 16, 13, 17),
 }
+ALWAYS = ("cartpole", "half cheetah", "masked")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", mostly_thorough(TASKS, ALWAYS))
 def test_learns(name):
     algorithm, env, policy, steps, envs, least, most = TASKS[name]
     run = sherd.train(algorithm, env, policy=policy, steps=steps, envs=envs, seed=1, eval_episodes=20)
     assert least <= run.summary["return_mean"] <= most
 
 
+@thorough
 @pytest.mark.slow
 def test_half_cheetah_improves():
     run = sherd.train(CHEETAH, "HalfCheetah-v5", steps=60_000, envs=8, seed=2, eval_episodes=0)

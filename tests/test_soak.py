@@ -13,6 +13,7 @@ __all__ = ["no_leaks"]
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "soak.py"
 
 
+@pytest.mark.slow
 def test_memory_stays_flat() -> None:
     # It would take both cores from the other tests for a minute, and memory grows at any speed.
     command = ["nice", "-n", "5", sys.executable, str(SCRIPT), "--minutes", "0.8"]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 
 def init_many(init: Callable[[jax.Array], Any], key: jax.Array, count: int) -> Any:
@@ -21,10 +20,8 @@ def init_many(init: Callable[[jax.Array], Any], key: jax.Array, count: int) -> A
 def apply_many(function: Callable[..., Any], params: Any, *args: Any) -> Any:
     """`function(params, *args)` of every network, stacked along a first axis.
 
-    >>> apply_many(lambda params, x: params["w"] * x, {"w": jnp.array([1.0, 2.0])}, 3.0).tolist()
+    >>> apply_many(lambda params, x: params["w"] * x, {"w": jax.numpy.array([1.0, 2.0])}, 3.0).tolist()
     [3.0, 6.0]
     """
-    # Not `vmap`: on a CPU products of stacked matrices take a fifth longer than one after the other.
-    count = jax.tree.leaves(params)[0].shape[0]
-    each = [function(jax.tree.map(lambda leaf, i=i: leaf[i], params), *args) for i in range(count)]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    # One product of stacked matrices for all of them: its halves go to two cores at once.
+    return jax.vmap(function, in_axes=(0, *(None,) * len(args)))(params, *args)

@@ -86,6 +86,7 @@ def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     rows, outputs = x.reshape(-1, x.shape[-1]), kernel.shape[1]
     if outputs == 1:
         # A product with a single column is summed in an order that depends on the number of rows, so that how
-        # environments are shared out would show in the last bit. One with two columns is not.
+        # environments are shared out would show in the last bit. One with two columns is not, on processors
+        # with AVX-512; on others the last bit stays open, as for all products of fewer than 16 columns.
         kernel = jnp.pad(kernel, ((0, 0), (0, 1)))
     return product(rows, kernel)[:, :outputs].reshape((*x.shape[:-1], outputs))

@@ -49,7 +49,7 @@ def _by_kernel(x: jax.Array, kernel: jax.Array) -> jax.Array:
     The barriers keep XLA from folding the transposition back into the product.
     """
     rows, (width, outputs), keep = x.shape[0], kernel.shape, jax.lax.optimization_barrier
-    if rows < max(width, outputs, _MANY_ROWS):
+    if rows < max(2 * width, 2 * outputs, _MANY_ROWS):
         return x @ kernel
     if width <= outputs:
         return keep(x.T).T @ keep(kernel)

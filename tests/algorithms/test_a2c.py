@@ -43,8 +43,8 @@ def test_two_ways_of_estimating_at_once_are_refused():
 
 
 def test_learns_cartpole():
-    run = sherd.train(A2C(), "graph/CartPole-v1", "Fused", steps=100_000, envs=8, seed=1, eval_episodes=20)
-    assert run.summary["return_mean"] > 120
+    run = sherd.train(A2C(), "graph/CartPole-v1", "Fused", steps=200_000, envs=8, seed=1, eval_episodes=20)
+    assert run.summary["return_mean"] > 200
 
 
 def test_learns_continuous_actions():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from box_tasks import DRAWS, ENVS, SPEC, WALK, BoxWalk, small_batch
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.ddpg import DDPG
@@ -60,6 +61,7 @@ def test_discrete_actions_are_refused():
         sherd.train(DDPG(), "graph/CartPole-v1", steps=100)
 
 
+@thorough
 @pytest.mark.slow
 def test_swings_up_a_pendulum():
     ddpg = DDPG(hidden=(64, 64), warm_up=1_000, capacity=20_000)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tasks import DISCOUNT, GraphWalk, Identity, Match
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.dqn import DQN, epsilon_greedy
@@ -261,6 +262,7 @@ def test_the_target_may_follow_slowly():
 QUICK = {"horizon": 8, "batch": 32, "updates": 8, "warm_up": 64, "learning_rate": 3e-3, "hidden": (32,)}
 
 
+@thorough
 def test_rainbow_never_takes_a_masked_action():
     flags = {"dueling": True, "prioritised": True, "noisy": True, "atoms": 21, "low": 0.0, "high": 10.0}
     dqn = DQN(**QUICK, **flags, discount=0.5, capacity=10_000)
@@ -294,6 +296,7 @@ def test_schedules_end_where_they_should():
     assert DQN(noisy=True).randomness(jnp.float32(0)) == 0
 
 
+@thorough
 @pytest.mark.slow
 def test_balances_a_pole():
     run = sherd.train(DQN(), "graph/CartPole-v1", "Fused", steps=100_000, envs=8, seed=1)

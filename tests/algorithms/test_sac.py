@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from box_tasks import DRAWS, ENVS, SPEC, WALK, BoxWalk, small_batch
 from gymnasium import spaces
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.sac import SAC
@@ -116,6 +117,7 @@ def test_a_memory_is_refused():
         sherd.train(SAC(network="gru"), "graph/CartPole-v1", steps=100)
 
 
+@thorough
 @pytest.mark.slow
 def test_swings_up_a_pendulum():
     sac = SAC(hidden=(64, 64), warm_up=1_000, capacity=20_000, learning_rate=1e-3)

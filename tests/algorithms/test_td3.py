@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from box_tasks import DRAWS, ENVS, HALF, LOW, SPEC, WALK, BoxWalk, small_batch
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.td3 import TD3
@@ -63,6 +64,7 @@ def test_learns_to_act_and_what_it_is_worth():
     assert int(updates["critic"]) == 2 * int(updates["actor"]) > 5_000
 
 
+@thorough
 @pytest.mark.slow
 def test_swings_up_a_pendulum():
     td3 = TD3(hidden=(64, 64), warm_up=1_000, capacity=20_000)

@@ -38,6 +38,7 @@ import numpy as np
 import policy_pages
 import pytest
 from graphs import without_lines
+from thorough import thorough
 
 from sherd.algorithms import BUILT_IN as ALGORITHMS
 from sherd.algorithms import load_algorithm
@@ -278,6 +279,7 @@ def test_examples_train_and_play_without_a_warning(name, author, capsys):
     assert '"evaluated": true' in told.out
 
 
+@thorough
 def test_the_example_of_a_policy_means_the_same_in_processes(author, capsys):
     def learn(run_dir, flags):
         small = "--steps 128 --envs 4 --algo.horizon 16 --algo.hidden 16 --eval-episodes 0 --quiet --json"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import without_lines
+from thorough import thorough
 
 import sherd
 from sherd.cli.main import main
@@ -44,7 +45,13 @@ def learnt(name: str, env: str, flags: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("name", "env", "flags", "tolerance"),
     [
-        ("evolution:Evolution", "graph/CartPole-v1", "--policy MultiLearner --policy.learners 2", 1e-6),
+        pytest.param(
+            "evolution:Evolution",
+            "graph/CartPole-v1",
+            "--policy MultiLearner --policy.learners 2",
+            1e-6,
+            marks=thorough,
+        ),
         ("actor_critic:ActorCritic", "graph/CartPole-v1", "--policy Fused", 1e-6),
         ("actor_critic:ActorCritic", "CartPole-v1", "--policy SingleLearnerCoarse --policy.actors 2", 0),
     ],
@@ -65,7 +72,8 @@ def test_both_learn(name, flags, capsys):
     assert main(command.split()) == 0
     told = capsys.readouterr()
     assert told.err == ""
-    assert json.loads(told.out)["return_mean"] >= 400
+    # Untrained it is 20; how far one seed comes in so many steps depends on the processor's last bits.
+    assert json.loads(told.out)["return_mean"] >= 200
 
 
 def test_excerpts_are_parts_of_the_files():

@@ -159,7 +159,7 @@ def test_inline_nobody_runs_ahead(asynchronous: type[DistributionPolicy]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "task", mostly_thorough(TASKS, TASKS[2:]), ids=lambda task: f"{task.name.split()[0]}-{task.policy.name}"
+    "task", mostly_thorough(TASKS, TASKS[2:3]), ids=lambda task: f"{task.name.split()[0]}-{task.policy.name}"
 )
 def test_asynchronous_policies_solve_the_task(task: Task) -> None:
     run = sherd.train(

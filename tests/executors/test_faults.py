@@ -247,12 +247,9 @@ KINDS = {"policies": "policy", "server": "server"}
 
 ALWAYS = (
     "policy killed with a slot",
-    "policy raises in a stage",
     "learner killed at start-up",
     "learner stopped",
     "server killed with a slot",
-    "worker of a server killed",
-    "second of two killed",
     "first of two raises in a stage",
 )
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from small import Explicit, QLearning, Reinforce, tree_difference
+from thorough import mostly_thorough, thorough
 
 import sherd
 from sherd.algorithms.ppo import PPO
@@ -44,8 +45,8 @@ EAGER = {**SMALL, "full": dataclasses.replace(FULL, horizon=4, epochs=1)}
     [
         ("reinforce", "CartPole-v1"),
         ("replay", "graph/CartPole-v1"),
-        ("replay", "CartPole-v1"),
-        ("full", "CartPole-v1"),
+        pytest.param("replay", "CartPole-v1", marks=thorough),
+        pytest.param("full", "CartPole-v1", marks=thorough),
     ],
 )
 def test_eager_equals_compiled(name, env):
@@ -57,7 +58,7 @@ def test_eager_equals_compiled(name, env):
     assert tree_difference(start.params, compiled.params) > 1e-5
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mostly_thorough(SMALL, ("full", "replay")))
 def test_fused_equals_single_bit_for_bit(name):
     algorithm = SMALL[name]
     one = single(algorithm, "graph/CartPole-v1")
@@ -66,7 +67,7 @@ def test_fused_equals_single_bit_for_bit(name):
     assert tree_difference(one.cells, fused.cells) == 0.0
 
 
-@pytest.mark.parametrize("name", ["plain", "full", "replay"])
+@pytest.mark.parametrize("name", mostly_thorough(["plain", "full", "replay"], ["full"]))
 def test_two_devices_equal_one(name):
     algorithm = SMALL[name]
     if jax.local_device_count() < 2:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from small import tree_difference
+from thorough import mostly_thorough
 
 from sherd.algorithms.ppo import PPO
 from sherd.envs import describe, make_host
@@ -72,7 +73,7 @@ class Simulators:
         """Nothing is shared."""
 
 
-@pytest.mark.parametrize("network", ["mlp", "gru"])
+@pytest.mark.parametrize("network", mostly_thorough(["mlp", "gru"], ["mlp"]))
 def test_any_order_of_arrival_gives_the_parameters_of_one_process(network):
     minibatches = 2 if network == "gru" else 4
     algorithm = PPO(horizon=8, epochs=2, minibatches=minibatches, network=network, memory_units=16)
@@ -91,7 +92,8 @@ def test_any_order_of_arrival_gives_the_parameters_of_one_process(network):
     whole = build(Order(algorithm, "CartPole-v1", graph, Single(), SEED, ITERATIONS))
     whole.run(ITERATIONS)
     difference = tree_difference(program.cells["learner"].params, whole.cells["learner"].params)
-    assert difference == 0 if network == "mlp" else difference < 1e-6
+    # On some processors a product's last bit depends on how many rows it has.
+    assert difference < 1e-6
     for env in simulators.envs:
         env.close()
 

@@ -104,12 +104,8 @@ WAYS = (
 # What every run of the tests tries with processes, besides PPO on the host environment: algorithms where they
 # differ most from the others (R2D2 is like DQN there, DDPG and TD3 like SAC). `make thorough` tries all.
 ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
-    ("PPO", "graph"): (SingleLearnerFine, Environments),
-    ("small", "host"): (SingleLearnerCoarse, Central),
-    ("small", "graph"): (MultiLearner,),
-    ("REINFORCE", "host"): (SingleLearnerCoarse,),
-    ("A2C", "host"): (Central,),
-    ("IMPALA", "host"): (Environments,),
+    ("PPO", "graph"): (SingleLearnerFine,),
+    ("small", "host"): (SingleLearnerCoarse,),
     ("DQN", "host"): (ReplayShards,),
     ("SAC", "host"): (SingleLearnerCoarse,),
 }
@@ -146,11 +142,11 @@ class Cell:
     def thorough(self) -> bool:
         """Whether it runs only on request."""
         if self.way.kind is Fused:
-            return self.replicas > 2 or self.algorithm not in ("PPO", "DQN", "DDPG")
-        if self.replicas != (2 if self.way.replicated else 1):
-            return self.way.kind is not SingleLearnerCoarse
+            return self.replicas > 2 or self.algorithm != "PPO"
+        if self.way.once or self.replicas != (2 if self.way.replicated else 1):
+            return True
         if (self.algorithm, self.env) == ("PPO", "host"):
-            return self.way.kind is ReplayShards
+            return self.way.kind in (ReplayShards, Single)
         return self.way.kind not in ALWAYS.get((self.algorithm, self.env), ())
 
     @property
@@ -233,7 +229,7 @@ TASKS = (
     Task("PPO with V-trace", SingleLearnerCoarse(asynchronous=True), PPO(vtrace=True), 100_000, 450),
     Task("IMPALA", SingleLearnerCoarse(asynchronous=True), IMPALA(), 200_000, 300),
     Task("IMPALA", Environments(asynchronous=True), IMPALA(), 120_000, 150),
-    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 150_000, 200),
+    Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 250_000, 200),
     Task(
         "DQN, which is then Ape-X",
         ReplayShards(asynchronous=True),

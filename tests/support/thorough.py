@@ -10,9 +10,9 @@ import pytest
 
 ASKED = bool(os.environ.get("SHERD_THOROUGH"))
 REASON = "it runs with `make thorough`"
+thorough = pytest.mark.skipif(not ASKED, reason=REASON)
 
 
 def mostly_thorough(cases: Iterable[Any], always: Collection[Any]) -> list[Any]:
     """The cases of a parametrised test, of which only some always run."""
-    mark = pytest.mark.skipif(not ASKED, reason=REASON)
-    return [case if case in always else pytest.param(case, marks=mark) for case in cases]
+    return [case if case in always else pytest.param(case, marks=thorough) for case in cases]
