@@ -9,8 +9,8 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-# Two emulated devices, as the tests of replication need. Most of the tests' time is compiling, and it takes less
-# than half as long if XLA optimises little; `make thorough` has it do what it does for users.
+# Two emulated devices, as the tests of replication need. Most of the tests' time is compiling, and it takes
+# less than half as long if XLA optimises little; `make thorough` has it do what it does for users.
 _FLAGS = "--xla_force_host_platform_device_count=2"
 if not os.environ.get("SHERD_THOROUGH"):
     _FLAGS += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
