@@ -65,6 +65,15 @@ def test_a_small_network_goes_in_as_one_array_and_comes_out_as_one():
     assert not acting._results.apart
 
 
+def test_matrices_stay_apart():
+    """Each would need a kernel to be unpacked, and XLA gives another thread a part of many kernels."""
+    made = program(PPO(horizon=5, hidden=(64, 64), minibatches=1), "CartPole-v1")
+    made.run(1)
+    _, large = in_loops(made)[0]._given
+    # Two networks of two layers; first layers of 4 x 64 just fit the vector.
+    assert [leaf.shape for leaf in large] == [(64, 64), (64, 64)]
+
+
 def test_bits_survive():
     arrays = [
         np.array([[np.nan, -0.0], [np.inf, 1e-42]], np.float32),
