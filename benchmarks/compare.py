@@ -1,6 +1,6 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: an hour and a half
+    python benchmarks/compare.py                        everything: an estimated hour and a half
     python benchmarks/compare.py --quick                one repeat, no trials: a first look in a third of that
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3

@@ -3,8 +3,8 @@
 With a handful of environments a call to act costs more than its arithmetic: XLA's runtime takes half a
 microsecond or more for every array that goes in and two for every one that comes out. So what stays the same
 during a loop and is small, such as biases, goes in as one vector, made when the loop begins, and what comes
-out for every environment does so as one vector too. Matrices stay apart, since unpacking copies. Barriers around
-the packing leave XLA the same program in between, so that numbers do not change.
+out for every environment does so as one vector too. Matrices stay apart, since unpacking copies. Barriers
+around the packing leave XLA the same program in between, so that numbers do not change.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 from sherd.graph.ir import Ref, Value
 
 _WORDS = ("float32", "int32", "uint32")
-# Elements of an input. A matrix would need a kernel of its own to be unpacked, and where more than a handful of
-# kernels could begin at the same time XLA gives half of them to another thread: waking it takes longer than all
-# of them (measured: acting for 8 half cheetahs 143 us, with matrices apart 45 us).
+# Elements of an input. A matrix would need a kernel of its own to be unpacked, and where more than a handful
+# of kernels could begin at the same time XLA gives half of them to another thread: waking it takes longer
+# than all of them (measured: acting for 8 half cheetahs 143 us, with matrices apart 45 us).
 _SMALL = 256
 _NARROW = 64  # elements of an output for each environment
 
