@@ -123,7 +123,7 @@ def test_placement_never_changes_meaning(cell: Cell) -> None:
     require_same(told, rows, cell.exact)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", mostly_thorough(ALGORITHMS, ("PPO", "small", "DQN")))
 def test_merged_into_one_process_all_policies_are_one_program(algorithm: str) -> None:
     """Why the matrix need not run anything inline but Single."""
     graph = sherd.trace(ALGORITHMS[algorithm], describe(env_of(algorithm, "host")), ENVS)

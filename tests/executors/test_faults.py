@@ -149,7 +149,7 @@ RESTARTS = {
 }
 
 
-@pytest.mark.parametrize("kind", RESTARTS)
+@pytest.mark.parametrize("kind", mostly_thorough(RESTARTS, ["actor"]))
 def test_those_that_act_are_started_again_and_the_run_goes_on(kind: str, faulty: Faulty) -> None:
     policy, faults = RESTARTS[kind]
     count = len(faults.split(";"))

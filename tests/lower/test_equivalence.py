@@ -44,7 +44,7 @@ EAGER = {**SMALL, "full": dataclasses.replace(FULL, horizon=4, epochs=1)}
     ("name", "env"),
     [
         ("reinforce", "CartPole-v1"),
-        ("replay", "graph/CartPole-v1"),
+        pytest.param("replay", "graph/CartPole-v1", marks=thorough),
         pytest.param("replay", "CartPole-v1", marks=thorough),
         pytest.param("full", "CartPole-v1", marks=thorough),
     ],

@@ -40,7 +40,7 @@ from sherd.policies.text import render
 
 PASSES = (form_rings, coalesce, prefetch, batch_replicas, merge_colocated)
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-calmly = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+calmly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def require_equal(name, cut):

@@ -102,12 +102,10 @@ WAYS = (
 )
 
 # What every run of the tests tries with processes, besides PPO on the host environment: algorithms where they
-# differ most from the others (R2D2 is like DQN there, DDPG and TD3 like SAC). `make thorough` tries all.
+# differ most from the others. `make thorough` tries all.
 ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
-    ("PPO", "graph"): (SingleLearnerFine,),
     ("small", "host"): (SingleLearnerCoarse,),
     ("DQN", "host"): (ReplayShards,),
-    ("SAC", "host"): (SingleLearnerCoarse,),
 }
 
 
