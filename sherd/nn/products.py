@@ -46,7 +46,8 @@ product.defjvp(_tangent, symbolic_zeros=True)
 def _by_kernel(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x @ kernel`, written so that its transpose with respect to the kernel transposes what is narrower.
 
-    The barriers keep XLA from folding the transposition back into the product.
+    With hardly more rows than columns a copy costs what it saves. The barriers keep XLA from folding the
+    transposition back into the product.
     """
     rows, (width, outputs), keep = x.shape[0], kernel.shape, jax.lax.optimization_barrier
     if rows < max(2 * width, 2 * outputs, _MANY_ROWS):

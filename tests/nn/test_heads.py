@@ -59,8 +59,8 @@ def test_first_parameters_are_those_of_the_paper() -> None:
         np.testing.assert_allclose(params[f"{name}_noise"], 0.05)
 
 
-def test_a_single_column_is_the_same_for_any_number_of_rows() -> None:
-    """Bit by bit with AVX-512; with AVX2 XLA sums fewer than 16 columns in another order for few rows."""
+def test_a_single_column_agrees_for_any_number_of_rows() -> None:
+    """To the last bits: without AVX-512 XLA sums fewer than 16 columns in another order for few rows."""
     params, x = head(jax.random.key(0), 64, 1, scale=1.0), jax.random.normal(jax.random.key(1), (32, 64))
     whole = np.asarray(jax.jit(linear)(params, x))
     for rows in (2, 8):
