@@ -65,9 +65,15 @@ def moments(x: jax.Array, axis: Axis = None) -> tuple[jax.Array, jax.Array]:
     """
     axes = _tuple(axis)
     # Two passes: E[x^2] - E[x]^2 would cancel catastrophically for large means.
-    centre = _across(jnp.mean(x, axis=axes, keepdims=True))
-    variance = _across(jnp.mean(jnp.square(x - centre), axis=axes))
-    return centre.reshape(variance.shape), variance
+    centre = jnp.mean(x, axis=axes, keepdims=True)
+    variance = jnp.mean(jnp.square(x - centre), axis=axes)
+    centre = centre.reshape(variance.shape)
+    if not _active.get():
+        return centre, variance
+    # Each replica's own moments, in one message. Those of all follow from them, again without cancelling.
+    centres, variances = jnp.moveaxis(_gather(jnp.stack([centre, variance])), 1, 0)
+    centre = centres.mean(0)
+    return centre, (variances + jnp.square(centres - centre)).mean(0)
 
 
 def standardise(x: jax.Array, epsilon: float = 1e-8) -> jax.Array:
@@ -138,6 +144,13 @@ def count(n: int) -> int:
     for name in _active.get():
         n = n * jax.lax.axis_size(name)
     return n
+
+
+def _gather(local: jax.Array) -> jax.Array:
+    """What every replica holds, along a new first axis; a sum, so that all are known to hold the same."""
+    names = _active.get()
+    places = jnp.zeros((count(1), *local.shape), local.dtype)
+    return jax.lax.psum(places.at[jax.lax.axis_index(names)].set(local), names)
 
 
 def _across(local: jax.Array) -> jax.Array:

@@ -26,7 +26,17 @@ from sherd.lower.memory import Allocate, HostGather, HostStore, moves_memory
 from sherd.lower.packed import PackedRegion, only_acts
 from sherd.lower.parts import Clock, HostNode, HostReceive, HostRegion, HostSend, Store, fill
 from sherd.lower.ports import Port
-from sherd.lower.regions import MESSAGES, NO_ENVIRONMENT, Item, Region, inputs_of, reduces, roles_in, split
+from sherd.lower.regions import (
+    MESSAGES,
+    NO_ENVIRONMENT,
+    Item,
+    Region,
+    delay_schedules,
+    inputs_of,
+    reduces,
+    roles_in,
+    split,
+)
 from sherd.lower.scopes import HostScope
 from sherd.lower.share import Share
 from sherd.lower.spmd import Spmd
@@ -91,6 +101,8 @@ class HostProgram:
         seed = jax.device_put(run_key(setting.seed))
         self._clock = Clock(seed, index, np.zeros(2, np.int32), jax.random.key_data(seed))
         self.cells: dict[str, Any] = {}
+        simulators, memory = setting.env is not None, setting.memory is not None
+        self._on_host_side = {*(("env",) if simulators else ()), *((MEMORY,) if memory else ())}
         self._episodes = [s.inner for s in self.graph.reports if s.channel == "episode"]
 
     def reset(self) -> Any:
@@ -100,7 +112,9 @@ class HostProgram:
     def _lower(self, scope: Scope, wanted: set[int], repeats: int = 1) -> list[Any]:
         """The parts of a scope's body, run `repeats` times an iteration; `wanted` is needed after it."""
         parts: list[Any] = []
-        pieces = split(scope.body, self._on_host, spmd=self.setting.spmd is not None)
+        spmd, counters = self.setting.spmd is not None, {self.graph.iteration, self.graph.total}
+        body = scope.body if spmd else delay_schedules(scope.body, counters)
+        pieces = split(body, self._on_host, spmd)
         after = self._needed_after(pieces, scope, wanted)
         for piece, needed in zip(pieces, after):
             if isinstance(piece, list):
@@ -210,14 +224,12 @@ class HostProgram:
 
     def _settle(self) -> None:
         """Wait until nothing reads this iteration's arrays any more, and let no cell be a view of them."""
-        for name, value in self.cells.items():
-            if (name == "env" and self.setting.env is not None) or (name == MEMORY and self.setting.memory):
-                continue
-            leaves, treedef = jax.tree.flatten(value)
-            if any(isinstance(leaf, np.ndarray) for leaf in leaves):
-                owned = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-                self.cells[name] = jax.tree.unflatten(treedef, owned)
-            jax.block_until_ready(leaves)
+        cells = {name: value for name, value in self.cells.items() if name not in self._on_host_side}
+        leaves, treedef = jax.tree.flatten(cells)
+        jax.block_until_ready(leaves)
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+            owned = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            self.cells |= jax.tree.unflatten(treedef, owned)
 
     def release(self) -> None:
         """Give back the messages that the last iteration worked on."""

@@ -84,10 +84,12 @@ class HostSend:
 
     def __init__(self, node: Node, port: Port) -> None:
         self.node, self._port = node, port
+        self._parts = jax.tree.leaves(node.inputs, is_leaf=is_ref)
 
     def run(self, store: Store, clock: Clock) -> None:
         del clock
-        self._port.send(jax.tree.leaves(fill(self.node.inputs, store)))
+        parts = [part.pick(store[part.value]) if is_ref(part) else part for part in self._parts]
+        self._port.send(jax.tree.leaves(parts))
 
 
 class HostReceive:

@@ -54,6 +54,27 @@ def split(
     return parts
 
 
+def delay_schedules(body: tuple[Item, ...], counters: set[int]) -> tuple[Item, ...]:
+    """A body in which what depends on counters alone, such as a learning rate, stands before its first use.
+
+    There it compiles together with its user. A call of its own costs as much as acting with a small network.
+    """
+    known, waiting, result = set(counters), list[Node](), list[Item]()
+    for item in body:
+        needed = {ref.value for ref in uses(item)}
+        if isinstance(item, Node) and item.role == "learn" and needed <= known:
+            known.add(item.output)
+            waiting.append(item)
+            continue
+        for schedule in reversed(waiting):
+            if schedule.output in needed:
+                needed |= {ref.value for ref in uses(schedule)}
+        result += [schedule for schedule in waiting if schedule.output in needed]
+        waiting = [schedule for schedule in waiting if schedule.output not in needed]
+        result.append(item)
+    return (*result, *waiting)
+
+
 def reduces(items: list[Item]) -> bool:
     """Whether items may reduce over the environments of all replicas."""
     return any(roles_in(item) & set(REDUCING) for item in items)

@@ -54,31 +54,31 @@ class Spmd:
             check_vma=False,
         )
         call = jax.jit(sharded, donate_argnums=0)
+        specs = jax.tree.leaves((given_specs, kept_specs, P(), P(), P(AXIS)), is_leaf=_is_spec)
+        shardings = [NamedSharding(self.mesh, spec) for spec in specs]
 
         def run(given: Any, others: Any, clock: Any, seed: Any, index: Any) -> tuple[Any, ...]:
-            data = np.asarray(jax.random.key_data(seed))
-            outputs: tuple[Any, ...] = call(
-                self._global(given, given_specs),
-                self._global(others, kept_specs),
-                self._global(clock, P()),
-                self._global(data, P()),
-                self._global(index, P(AXIS)),
-            )
-            return jax.tree.map(lambda out: out.addressable_shards[0].data, outputs)
+            local = (given, others, clock, np.asarray(jax.random.key_data(seed)), index)
+            outputs: tuple[Any, ...] = call(*self._declare(local, shardings))
+            return jax.tree.map(lambda out: out.addressable_data(0), outputs)
 
         return run
 
-    def _global(self, tree: Any, specs: Any) -> Any:
-        return jax.tree.map(self._declare, tree, specs)
+    def _declare(self, tree: Any, shardings: list[NamedSharding]) -> Any:
+        leaves, treedef = jax.tree.flatten(tree)
+        here = jax.device_put(leaves, self.mesh.local_devices[0])
+        return jax.tree.unflatten(treedef, [self._declare_leaf(*each) for each in zip(here, shardings)])
 
-    def _declare(self, local: Any, spec: P) -> Any:
-        local = jax.device_put(local, self.mesh.local_devices[0])
+    def _declare_leaf(self, local: jax.Array, sharding: NamedSharding) -> jax.Array:
         shape = list(local.shape)
-        for axis, name in enumerate(spec):
+        for axis, name in enumerate(sharding.spec):
             if name is not None:
                 shape[axis] *= self.mesh.size
-        sharding = NamedSharding(self.mesh, spec)
         return jax.make_array_from_single_device_arrays(tuple(shape), sharding, [local])
+
+
+def _is_spec(leaf: Any) -> bool:
+    return isinstance(leaf, P)
 
 
 def _specs(values: dict[int, Value], ref: Ref) -> Any:

@@ -63,7 +63,9 @@ for a, b in zip(rest(expected), rest(found)):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
 assert expected[5].count == 20 == found[5].count
 
-kept = jax.jit(jax.shard_map(many(split), mesh=mesh, in_specs=env, out_specs=env, check_vma=check_vma))(x)
+call = jax.jit(jax.shard_map(many(split), mesh=mesh, in_specs=env, out_specs=env, check_vma=check_vma))
+assert call.lower(x).as_text().count("stablehlo.all_reduce") == 1, "a message costs more than its bytes"
+kept = call(x)
 np.testing.assert_allclose(split(x), kept, rtol=1e-4, atol=1e-5)
 local = jax.shard_map(split, mesh=mesh, in_specs=env, out_specs=env)(x)
 assert not np.allclose(local, kept, atol=0.01), "without replicas() each shard must see only itself"

@@ -8,12 +8,14 @@ import pytest
 from small import tree_difference
 from thorough import mostly_thorough
 
+from sherd.algorithms.dqn import DQN
 from sherd.algorithms.ppo import PPO
 from sherd.envs import describe, make_host
 from sherd.graph import trace
+from sherd.graph.ir import Node
 from sherd.lower import Order, build
 from sherd.lower.begin import begin_host_program
-from sherd.lower.host import Setting
+from sherd.lower.host import HostProgram, Setting
 from sherd.lower.parts import HostReceive, HostRegion, HostSend
 from sherd.lower.share import Share
 from sherd.lower.units import HostUnits
@@ -128,3 +130,15 @@ def test_an_actor_of_a_graph_environment_is_one_compiled_program():
     assert [type(part) for part in program._parts] == [HostRegion, HostSend, HostReceive]
     program.run(2)
     assert {shape[:2] for shape in port.shapes} == {(4, ENVS // 2)}
+
+
+def test_schedules_of_a_learner_compile_with_what_uses_them():
+    """The learning rate is asked for before the rollout arrives, and belongs to the call that learns from it."""
+    graph = trace(DQN(horizon=4), describe("CartPole-v1"), ENVS)
+    learner = projection(optimise(partition(graph, SingleLearnerCoarse(actors=1))), "learner")
+    names = [node.name for node in learner.graph.root.body if isinstance(node, Node)]
+    rate, rollout = names.index("rate"), names.index("receive actors>learner#1")
+    assert rate < rollout  # so that there is something to delay
+    setting = Setting(0, 2, Share.of_replica(ENVS), ports=dict.fromkeys(learner.crossings))
+    kinds = [type(part) for part in HostProgram(learner.graph, setting)._parts]
+    assert kinds == [HostRegion, HostSend, HostReceive, HostRegion, HostSend]
