@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which tasks; none: all")
+    parser.add_argument("tasks", nargs="*", help=f"of {', '.join(TASKS)}; none: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument(
@@ -131,6 +131,8 @@ def main() -> None:
         help="put the tables into README.md, docs/learning.md and the algorithms' pages",
     )
     options = parser.parse_args()
+    if unknown := [name for name in options.tasks if name not in TASKS]:
+        parser.error(f"there is no task {unknown[0]!r}; there are {', '.join(TASKS)}")
     for name in [] if options.table else options.tasks or TASKS:
         for seed in options.seeds:
             row = measure(name, seed)

@@ -82,11 +82,11 @@ class PPO(Algorithm):
     clip: float = 0.2
     """How far the probability ratio may move before its gradient is cut."""
     dual_clip: float | None = None
-    """Bound, in advantages, on what a harmful action that became likelier costs; above 1; none: no bound."""
+    """Bound, in advantages, on what a harmful action that became likelier costs; above 1; None: no bound."""
     vtrace: bool = False
     """Correct advantages and targets for having acted with older parameters: for asynchronous policies."""
     value_clip: float | None = None
-    """How far a value may move from the old one before its gradient is cut; none: not clipped."""
+    """How far a value may move from the old one before its gradient is cut; None: not clipped."""
     value_cost: float = 0.5
     """Weight of the value loss."""
     entropy_cost: float = 0.01
@@ -94,7 +94,7 @@ class PPO(Algorithm):
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this norm."""
     target_kl: float | None = None
-    """End an iteration's updates once the policy has moved 1.5 times this far; none: never."""
+    """End an iteration's updates once the policy has moved 1.5 times this far; None: never."""
     normalise_advantages: bool = True
     """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
     normalise_observations: bool = False
@@ -110,7 +110,7 @@ class PPO(Algorithm):
     memory_units: int = 128
     """Width of a GRU's memory."""
     share_torso: bool | None = None
-    """One torso for policy and value; none: separate for an MLP, one for everything else."""
+    """One torso for policy and value; None: separate for an MLP, one for everything else."""
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1:

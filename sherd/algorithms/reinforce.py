@@ -37,7 +37,7 @@ class REINFORCE(Algorithm):
     baseline: bool = True
     """Subtract the learnt value from returns before the policy learns from them."""
     n_step: int | None = None
-    """Rewards that a return adds up before a value stands for the rest; none: to the rollout's end."""
+    """Rewards that a return adds up before a value stands for the rest; None: to the rollout's end."""
     gae_lambda: float | None = None
     """Generalised advantage estimation with this trade of bias against variance, instead of n steps."""
     value_cost: float = 0.5

@@ -43,7 +43,7 @@ class SAC(Algorithm):
     learn_temperature: bool = True
     """Raise or lower the temperature until the policy has the entropy that it should."""
     entropy_ratio: float | None = None
-    """That entropy: of a Box in units of minus its size (none: 1), of n choices of log n (none: 0.5)."""
+    """That entropy: of a Box in units of minus its size (None: 1), of n choices of log n (None: 0.5)."""
     network: Any = "auto"
     """auto, mlp, cnn, `module:attribute`, or any object with init(key, obs) and apply(params, obs)."""
     hidden: tuple[int, ...] = (256, 256)

@@ -28,7 +28,7 @@ class Options:
     episodes: int = 100
     """How many episodes to play."""
     seed: int | None = None
-    """Where the episodes come from; none: from the run's seed, but other ones than training saw."""
+    """Where the episodes come from; None: from the run's seed, but other ones than training saw."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print one line of JSON on stdout, and nothing else there."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

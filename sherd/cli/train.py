@@ -83,7 +83,8 @@ def run(arguments: list[str]) -> int:
         where = {"algorithm": found[0], "env": found[1], "policy": given.policy.name, **_place(finished)}
         print(to_json(where | finished.summary))
     else:
-        print(summarise(finished, found[0], found[1], given.options.policy, hints=not given.options.quiet))
+        cut = policy_words(given.options.policy, given.policy)
+        print(summarise(finished, found[0], found[1], cut, hints=not given.options.quiet))
     return INTERRUPTED if finished.summary["interrupted"] else 0
 
 
@@ -113,8 +114,23 @@ def _place(finished: Run) -> dict[str, Any]:
     return {"seed": finished.config.seed, "run_dir": finished.config.run_dir}
 
 
-def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool) -> str:
-    """A finished run for a person: what came out, and what to do next."""
+def policy_words(name: str, policy: DistributionPolicy) -> str:
+    """A policy as one types it: nothing for the default one, otherwise its name and what is not default.
+
+    >>> from sherd.policies.coarse import SingleLearnerCoarse
+    >>> policy_words("SingleLearnerCoarse", SingleLearnerCoarse(actors=4, asynchronous=True))
+    ' --policy SingleLearnerCoarse --policy.actors 4 --policy.asynchronous'
+    """
+    words = "" if name == "Single" else f" --policy {name}"
+    for field in dataclasses.fields(policy):
+        flag, value = f"--policy.{field.name.replace('_', '-')}", getattr(policy, field.name)
+        if value != field.default:
+            words += f" {flag}" if value is True else f" {flag} {value}"
+    return words
+
+
+def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) -> str:
+    """A finished run for a person: what came out, and what to do next; `cut` is the policy as typed."""
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
     rate = format_number(summary["steady_steps_per_second"])
@@ -144,7 +160,6 @@ def summarise(finished: Run, algorithm: str, env: str, policy: str, hints: bool)
         following = [f"{sherd} eval {run_dir}"] if run_dir and summary["steps"] else []
         if run_dir and importlib.util.find_spec("tensorboard"):
             following.append(f"tensorboard --logdir {run_dir}")
-        cut = f" --policy {policy}" if policy != "Single" else ""
         envs = f" --envs {finished.config.envs}" if finished.config.envs != RunConfig.envs else ""
         following.append(f"{sherd} graph {algorithm} {env}{cut}{envs}")
         lines += ["next:", *(f"  {command}" for command in following)]

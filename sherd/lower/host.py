@@ -98,8 +98,8 @@ class HostProgram:
         self._taken: list[Port] = []
         self._parts = self._lower(self.graph.root, {carry.result.value for carry in self.graph.root.carries})
         index = jax.device_put(setting.share.index())
-        seed = jax.device_put(run_key(setting.seed))
-        self._clock = Clock(seed, index, np.zeros(2, np.int32), jax.random.key_data(seed))
+        seed = jax.device_put(jax.random.key_data(run_key(setting.seed)))
+        self._clock = Clock(seed, index, np.zeros(2, np.int32))
         self.cells: dict[str, Any] = {}
         simulators, memory = setting.env is not None, setting.memory is not None
         self._on_host_side = {*(("env",) if simulators else ()), *((MEMORY,) if memory else ())}

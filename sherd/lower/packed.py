@@ -44,16 +44,14 @@ class PackedRegion:
 
     def begin(self, store: Store, clock: Clock) -> None:
         """Enter the scope: pack what stays the same in all of its turns."""
-        self._given = self._constants.pack(store, clock.seed_words, clock.env_index)
+        self._given = self._constants.pack(store, clock.seed, clock.env_index)
         self._set, self._turn = (self._set + 1) % len(self._stacks), 0
 
     def _compiled(self, words: jax.Array, large: list[Any], varying: tuple[Any, ...], now: Any) -> Any:
         known, (seed, env_index) = self._constants.unpack(words, large)
         known |= dict(zip(self._varying, varying))
         others = tuple(known[ref] for ref in self.region.kept)
-        return self._results.pack(
-            self.region.function()((), others, now, jax.random.wrap_key_data(seed), env_index)
-        )
+        return self._results.pack(self.region.function()((), others, now, seed, env_index))
 
     def run(self, store: Store, clock: Clock) -> None:
         varying = tuple(ref.pick(store[ref.value]) for ref in self._varying)

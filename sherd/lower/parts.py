@@ -21,10 +21,9 @@ Store = dict[int, Any]  # value id -> concrete value; ids are unique in a graph
 class Clock:
     """What every region is told about where in the run it is."""
 
-    seed: Any
+    seed: Any  # the run's key, as plain numbers
     env_index: Any
     now: np.ndarray  # iteration, total, turns of the enclosing scopes
-    seed_words: Any  # the seed as plain numbers, which can be packed
 
 
 def fill(tree: Any, store: Store) -> Any:

@@ -124,6 +124,7 @@ class Region:
         """A function (donated, kept, clock, seed, env_index) -> outputs.
 
         `clock` is one small integer array (iteration, total, turns ...): one argument is cheaper than many.
+        `seed` is the run's key as plain numbers: JAX takes a key as an argument ten microseconds later.
         """
         kept = self.kept
 
@@ -131,7 +132,8 @@ class Region:
             known = dict(zip(self.donated, given)) | dict(zip(kept, others))
             turns = tuple(clock[2 + depth] for depth in range(clock.shape[0] - 2))
             values = Values(known)
-            run_items(self.items, values, Frame(seed, clock[0], clock[1], env_index, turns), self.stepping)
+            frame = Frame(jax.random.wrap_key_data(seed), clock[0], clock[1], env_index, turns)
+            run_items(self.items, values, frame, self.stepping)
             outputs = tuple(values[Ref(output)] for output in self.outputs)
             return _apart(outputs, (given, others))
 

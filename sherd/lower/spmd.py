@@ -44,7 +44,7 @@ class Spmd:
 
         def replicated(given: Any, others: Any, clock: Any, seed: Any, index: Any) -> tuple[Any, ...]:
             with reduce.replicas(AXIS, gradients=self.gradients):
-                return function(given, others, clock, jax.random.wrap_key_data(seed), index)
+                return function(given, others, clock, seed, index)
 
         sharded = jax.shard_map(
             replicated,
@@ -58,7 +58,7 @@ class Spmd:
         shardings = [NamedSharding(self.mesh, spec) for spec in specs]
 
         def run(given: Any, others: Any, clock: Any, seed: Any, index: Any) -> tuple[Any, ...]:
-            local = (given, others, clock, np.asarray(jax.random.key_data(seed)), index)
+            local = (given, others, clock, seed, index)
             outputs: tuple[Any, ...] = call(*self._declare(local, shardings))
             return jax.tree.map(lambda out: out.addressable_data(0), outputs)
 

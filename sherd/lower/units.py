@@ -138,12 +138,12 @@ class HostUnits:
 
     def _batched(self, words: Any, large: Any, cut: tuple[Any, ...], now: Any, turns: Any, index: Any) -> Any:
         same, (seed,) = self._constants.unpack(words, large)
-        function, key = self._region.function(), jax.random.wrap_key_data(seed)
+        function = self._region.function()
 
         def one(mine: tuple[Any, ...], turn: Any, env_index: Any) -> Any:
             known = same | {ref: value for (ref, _), value in zip(self._cuts, mine)}
             inputs = tuple(known[ref] for ref in self._region.inputs)
-            return self._results.pack(function((), inputs, jax.numpy.append(now, turn), key, env_index))
+            return self._results.pack(function((), inputs, jax.numpy.append(now, turn), seed, env_index))
 
         return jax.vmap(one)(cut, turns, index)
 
@@ -155,7 +155,7 @@ class HostUnits:
         # Carried values change in place: parts of them that are used now are seen as they are then.
         state = {c.inner: tree for c, tree in zip(scope.carries, carried)}
         stacks = self._arrays()
-        self._given = self._constants.pack(store, clock.seed_words)
+        self._given = self._constants.pack(store, clock.seed)
         index = np.asarray(clock.env_index).reshape(self._count, self._rows)
         turns, ready, left = np.zeros(self._count, np.int32), list(range(self._count)), self._count
         while left:

@@ -55,12 +55,15 @@ def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
 
     Simulators and actors get one thread, and a core of their own where there are enough of them; learners
     share the cores that are left. Where processes outnumber cores the system schedules them: pinning two busy
-    processes to one core beside an idle one would be worse.
+    processes to one core beside an idle one would be worse. It also schedules replicas that learn together:
+    their messages have threads of their own, which would wait for the core (an all-reduce between two
+    processes: 0.4 ms, with each of them on a core of its own 4 ms).
     """
     free = list(available_cores() if cores is None else cores)
     total = len(free)
     count = sum(fragment.replicas for fragment in cut.fragments)
-    pinned = count <= total
+    together = any(cut.collective(fragment.name) for fragment in cut.fragments)
+    pinned = count <= total and not together
     heavy = [f for f in cut.fragments if f.kind in ("learner", "server")] or list(cut.fragments)
     heavies = sum(fragment.replicas for fragment in heavy)
     share = max(1, (total - (count - heavies)) // heavies)

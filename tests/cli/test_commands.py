@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,8 +264,18 @@ def test_the_summary_repeats_what_was_chosen_and_says_what_its_speed_includes() 
     summary = {"steps": 64, "seconds": 2.0, "steady_steps_per_second": 32.0}
     summary |= {"interrupted": False, "return_mean": None}
     run = SimpleNamespace(summary=summary, config=RunConfig(envs=4), metrics={"steps": [64]})
-    text = summarise(run, "ppo", "CartPole-v1", "Single", hints=True)  # type: ignore[arg-type]
+    text = summarise(run, "ppo", "CartPole-v1", "", hints=True)  # type: ignore[arg-type]
     assert "sherd graph ppo CartPole-v1 --envs 4" in text
     assert "compiling included" in text
     run.metrics["steps"] = [64, 128]
-    assert "once compiled" in summarise(run, "ppo", "CartPole-v1", "Single", hints=True)  # type: ignore[arg-type]
+    assert "once compiled" in summarise(run, "ppo", "CartPole-v1", "", hints=True)  # type: ignore[arg-type]
+
+
+def test_a_script_beside_a_clone_imports_the_package(tmp_path: Path) -> None:
+    """A clone is a directory called sherd, without an __init__.py: it must not be what is imported."""
+    (tmp_path / "sherd").mkdir()
+    (tmp_path / "five.py").write_text("import sherd; print(sherd.__version__)")
+    done = subprocess.run(
+        [sys.executable, "five.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -133,7 +133,7 @@ def test_an_actor_of_a_graph_environment_is_one_compiled_program():
 
 
 def test_schedules_of_a_learner_compile_with_what_uses_them():
-    """The learning rate is asked for before the rollout arrives, and belongs to the call that learns from it."""
+    """The learning rate is asked for before the rollout comes, and belongs to the call that learns."""
     graph = trace(DQN(horizon=4), describe("CartPole-v1"), ENVS)
     learner = projection(optimise(partition(graph, SingleLearnerCoarse(actors=1))), "learner")
     names = [node.name for node in learner.graph.root.body if isinstance(node, Node)]

@@ -44,6 +44,12 @@ def test_nobody_is_pinned_where_processes_outnumber_cores(graph):
     assert all(not one.cores for one in plan(graph, SingleLearnerCoarse(actors=2), 2).placements)
 
 
+def test_nobody_is_pinned_where_replicas_learn_together(graph):
+    """What carries their messages needs a core as well: pinned, an all-reduce takes ten times as long."""
+    assert all(not one.cores for one in plan(graph, MultiLearner(2), 8).placements)
+    assert all(one.cores for one in plan(graph, Central(2, asynchronous=True), 8).placements)
+
+
 def test_simulators_and_actors_are_restarted_and_learners_end_the_run(graph):
     fates = {one.fragment: one.restarts for one in plan(graph, Environments(2), 4).placements}
     assert fates["actors"] > 0

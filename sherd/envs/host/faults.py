@@ -28,8 +28,10 @@ def env_failed(env_id: str, index: int, during: str, error: BaseException) -> Ru
       fix: `sherd check-env Toy-v0` steps one environment alone and names what is wrong
     """
     source = blamed_line(error)
+    # A class or function that was passed in has no id: the command finds it in its module.
+    name = env_id if any(mark in env_id for mark in "-/:") else f"your_module:{env_id}"
     where = f"\n  at {source.quoted()}" if source else ""
     return RunError(
         f"{env_id}: environment {index} failed in {during}: {type(error).__name__}: {error}{where}\n"
-        f"  fix: `sherd check-env {env_id}` steps one environment alone and names what is wrong"
+        f"  fix: `sherd check-env {name}` steps one environment alone and names what is wrong"
     )
