@@ -91,10 +91,14 @@ def nearest(name: str, options: Iterable[str]) -> str:
     "did you mean 'ppo'?"
     >>> nearest("zzz", ["ppo", "dqn"])
     'there are: dqn, ppo'
+    >>> nearest("fine", ["SingleLearnerFine", "Central"])
+    "did you mean 'SingleLearnerFine'?"
     """
     known = sorted(options)
     folded = {option.lower(): option for option in known}
     close = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)
+    if not close and len(name) > 2:
+        close = [option for option in folded if name.lower() in option]
     if close:
         return f"did you mean {folded[close[0]]!r}?"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")

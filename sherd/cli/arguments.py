@@ -114,8 +114,9 @@ def parse(sections: Sequence[Section], arguments: Sequence[str], usage: str, des
     return parsed
 
 
-# What Python says of a value that is no number.
+# What Python and tyro say of a value that is no number.
 _PLAIN_WORDS = {
+    r"no type matching \{None\}\|\w+ could be instantiated from \[('.*?')\].*": r"\1 is neither None nor a number",
     r"invalid literal for int\(\) with base 10: ('.*?')": r"\1 is not a whole number",
     r"could not convert string to float: ('.*?')": r"\1 is not a number",
 }
@@ -142,11 +143,37 @@ def _complaint(text: str) -> str:
     return told
 
 
+# What other libraries call it.
+_ELSEWHERE = {
+    "lr": "learning-rate",
+    "gamma": "discount",
+    "lam": "gae-lambda",
+    "lambda": "gae-lambda",
+    "clip-range": "clip",
+    "clip-coef": "clip",
+    "ent-coef": "entropy-cost",
+    "vf-coef": "value-cost",
+    "n-steps": "horizon",
+    "num-steps": "horizon",
+    "batch-size": "batch",
+    "buffer-size": "capacity",
+    "n-envs": "envs",
+    "num-envs": "envs",
+    "total-timesteps": "steps",
+    "timesteps": "steps",
+}
+
+
 def _unexpected(unknown: Sequence[str], known: Sequence[str], usage: str) -> UsageError:
     flag = next((argument for argument in unknown if argument.startswith("-")), None)
     if flag is None:
         return UsageError(f"unexpected argument {unknown[0]!r}\n  usage: {usage} [flags]")
     flag = flag.partition("=")[0].replace("_", "-")
-    inside = [name for name in known if name.endswith("." + flag.lstrip("-"))]
+    word = flag.lstrip("-").rpartition(".")[2]
+    meant = {word} if "." not in flag else set[str]()
+    meant |= {_ELSEWHERE[word]} if word in _ELSEWHERE else set()
+    inside = [name for name in known if name.lstrip("-").rpartition(".")[2] in meant]
     hint = f"did you mean {inside[0]!r}?" if inside else nearest(flag, known)
+    if flag.startswith("--policy.") and not any(name.startswith("--policy.") for name in known):
+        hint = "it belongs to a distribution policy; name one that has it with --policy"
     return UsageError(f"unknown flag {flag!r}: {hint}\n  fix: see `{usage} --help`")
