@@ -1,6 +1,6 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: an estimated hour and a half
+    python benchmarks/compare.py                        everything: an estimated two hours
     python benchmarks/compare.py --quick                one repeat, no trials: a first look in a third of that
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3
@@ -20,6 +20,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -184,6 +185,7 @@ def measure_all(given: argparse.Namespace) -> None:
 def main() -> None:
     """Measure, print, and write if asked to."""
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the present run is ended with this one
     if not given.table:
         measure_all(given)
     rows = tables.read(given.results)

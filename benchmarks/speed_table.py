@@ -36,10 +36,16 @@ def read(file: Path) -> list[Row]:
 
 
 def newest(rows: list[Row], workload: str, peer: str) -> list[Row]:
-    """What the last session that had this workload and peer found."""
+    """What the last session found that came to an end with this workload and peer."""
     mine = [row for row in rows if (row["workload"], row["peer"]) == (workload, peer)]
-    last = max((row["session"] for row in mine), default="")
-    return [row for row in mine if row["session"] == last]
+    sessions = {row["session"]: [one for one in mine if one["session"] == row["session"]] for row in mine}
+    # One that was stopped during its trials says nothing; one whose trials all failed does.
+    ended = [
+        name
+        for name, its in sessions.items()
+        if any(row["repeat"] for row in its) or all("error" in row for row in its)
+    ]
+    return sessions[max(ended)] if ended else []
 
 
 def measured(rows: list[Row]) -> list[Row]:

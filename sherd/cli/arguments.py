@@ -116,7 +116,7 @@ def parse(sections: Sequence[Section], arguments: Sequence[str], usage: str, des
 
 # What Python and tyro say of a value that is no number.
 _PLAIN_WORDS = {
-    r"no type matching \{None\}\|\w+ could be instantiated from \[('.*?')\].*": r"\1 is neither None nor a number",
+    r"no type matching \{None\}\|.* instantiated from \[('.*?')\].*": r"\1 is neither None nor a number",
     r"invalid literal for int\(\) with base 10: ('.*?')": r"\1 is not a whole number",
     r"could not convert string to float: ('.*?')": r"\1 is not a number",
 }
@@ -134,10 +134,15 @@ def _flags(kind: Any, prefix: str) -> Iterator[str]:
 
 
 def _complaint(text: str) -> str:
-    """The first paragraph inside the box that tyro draws around a complaint."""
-    inside = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    """The first paragraph inside the box, or between the lines, that tyro draws around a complaint.
+
+    >>> _complaint("Value error\\n  ---------\\n  Error parsing --x:\\n  it is odd\\n  ---------\\n  For help")
+    'Error parsing --x: it is odd'
+    """
+    boxed = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    inside = boxed or re.split(r"\s-{5,}\s", text + "\n")[1:2] or [text]
     paragraph = itertools.takewhile(lambda line: not line.startswith("─"), inside)
-    told = " ".join(line for line in paragraph if line) or text.strip()
+    told = " ".join(" ".join(paragraph).split())
     for pattern, plain in _PLAIN_WORDS.items():
         told = re.sub(pattern, plain, told)
     return told

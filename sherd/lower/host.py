@@ -102,7 +102,7 @@ class HostProgram:
         self._clock = Clock(seed, index, np.zeros(2, np.int32))
         self.cells: dict[str, Any] = {}
         simulators, memory = setting.env is not None, setting.memory is not None
-        self._on_host_side = {*(("env",) if simulators else ()), *((MEMORY,) if memory else ())}
+        self._kept_by_host = {*(("env",) if simulators else ()), *((MEMORY,) if memory else ())}
         self._episodes = [s.inner for s in self.graph.reports if s.channel == "episode"]
 
     def reset(self) -> Any:
@@ -224,7 +224,7 @@ class HostProgram:
 
     def _settle(self) -> None:
         """Wait until nothing reads this iteration's arrays any more, and let no cell be a view of them."""
-        cells = {name: value for name, value in self.cells.items() if name not in self._on_host_side}
+        cells = {name: value for name, value in self.cells.items() if name not in self._kept_by_host}
         leaves, treedef = jax.tree.flatten(cells)
         jax.block_until_ready(leaves)
         if any(isinstance(leaf, np.ndarray) for leaf in leaves):
