@@ -136,8 +136,8 @@ def _flags(kind: Any, prefix: str) -> Iterator[str]:
 def _complaint(text: str) -> str:
     """The first paragraph inside the box, or between the lines, that tyro draws around a complaint.
 
-    >>> _complaint("Value error\\n  ---------\\n  Error parsing --x:\\n  it is odd\\n  ---------\\n  For help")
-    'Error parsing --x: it is odd'
+    >>> _complaint("Value error\\n  ---------\\n  Error parsing --x:\\n  odd\\n  ---------\\n  For help")
+    'Error parsing --x: odd'
     """
     boxed = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
     inside = boxed or re.split(r"\s-{5,}\s", text + "\n")[1:2] or [text]
