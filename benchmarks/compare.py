@@ -8,8 +8,8 @@
 
 Each library gets a virtual environment of its own, once. For each workload, every library tries its
 settings briefly; the fastest setting of each is then measured several times, one process at a time, in
-alternating order, so that a machine that gets slower or faster does so for all. A run counts once it has
-learnt and warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else
+alternating order, so that a machine that gets slower or faster does so for all. A library that makes less
+than half of what the fastest other one makes is measured once. A run counts once it has learnt and warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else
 busy.
 """
 
@@ -54,6 +54,16 @@ def why(ended: Ended, limit: float) -> str:
     lines = [line.strip() for line in ended.errors.splitlines() if line.strip()]
     told = [line for line in lines if "Error" in line or "error" in line] or lines or ["it said nothing"]
     return f"exit code {ended.code}: {told[-1]}"[:300]
+
+
+def far_behind(peer: str, rates: dict[str, float], repeat: int) -> bool:
+    """Whether a library was so slow in the first round that no repeat would make it the fastest of the others.
+
+    >>> far_behind("c", {"sherd": 90.0, "a": 10.0, "c": 4.0}, 2), far_behind("a", {"a": 10.0, "c": 4.0}, 2)
+    (True, False)
+    """
+    others = [rate for name, rate in rates.items() if name != "sherd"]
+    return repeat > 1 and peer != "sherd" and rates.get(peer, 0.0) < max(others, default=0.0) / 2
 
 
 class Session:
@@ -126,12 +136,13 @@ class Session:
                 self.keep({"workload": workload, "peer": peer, "setting": "", "repeat": 0, "error": reason})
             elif (setting := self.choose(workload, peer, environment.python)) is not None:
                 chosen[peer] = setting
+        rates: dict[str, float] = {}
         for repeat in range(1, self.given.repeats + 1):
             for peer in list(chosen) if repeat % 2 else list(reversed(chosen)):
                 python = pythons[peer].python
-                if python:
-                    seconds = self.given.seconds
-                    self.measure(workload, peer, python, chosen[peer], repeat, seconds)
+                if python and not far_behind(peer, rates, repeat):
+                    row = self.measure(workload, peer, python, chosen[peer], repeat, self.given.seconds)
+                    rates[peer] = max(rates.get(peer, 0.0), row.get("steps_per_second", 0.0))
 
     def limits(self, workload: str) -> None:
         """The simulator and the learner, each alone."""

@@ -4,12 +4,16 @@
     python benchmarks/policies.py slow cartpole
     python benchmarks/policies.py --write         also put the tables into the documents
 
+PPO remembers nothing, so ReplayShards is measured with DQN, beside DQN under Single.
+
 Each measurement is one training run in processes of its own, counted once everything is compiled. Rounds
 over all policies are interleaved and the best of them is shown, with its ratio to Single: the machine is
 shared, and what slows a run down is never the run itself.
 
 The second table says how far each policy is from what simulator and learner, each measured alone, allow: one
 after the other where the policy makes one wait for the other, the slower of the two where it does not.
+
+Every measurement is a line of docs/results/policies.jsonl.
 """
 
 from __future__ import annotations
@@ -21,10 +25,12 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "docs" / "results" / "policies.jsonl"
 ROUNDS = 2
 SECONDS, WARM_UP = 4.0, 1.0  # of a limit
 DASH = "A dash: the policy cannot hold that environment."
@@ -32,7 +38,7 @@ DASH = "A dash: the policy cannot hold that environment."
 
 @dataclass(frozen=True)
 class Workload:
-    """PPO on an environment; `actors` is how many simulator processes pay off."""
+    """An algorithm on an environment; `actors` is how many simulator processes pay off."""
 
     title: str
     env: str
@@ -40,6 +46,16 @@ class Workload:
     horizon: int
     steps: int
     actors: int
+    algorithm: str = "PPO"
+    updates: int = 0
+    """Of DQN: in an iteration."""
+    batch: int = 0
+    """Of DQN: what is drawn from replay for an update."""
+
+    @property
+    def label(self) -> str:
+        """What a line of the results calls it."""
+        return f"{self.algorithm}, {self.title}, {self.envs} x {self.horizon}"
 
 
 WORKLOADS = {
@@ -47,11 +63,23 @@ WORKLOADS = {
     "halfcheetah": Workload("HalfCheetah-v5", "HalfCheetah-v5", 8, 256, 80_000, 2),
     "slow": Workload("1 ms a step", "slow_env:make", 16, 64, 24_000, 8),
     "graph": Workload("graph/CartPole-v1", "graph/CartPole-v1", 64, 128, 800_000, 2),
+    # An update every 4 steps, each step replayed 32 times; and a large one every 64 steps, as Ape-X makes
+    # them, each step replayed 8 times.
+    "dqn-cartpole": Workload("CartPole-v1", "CartPole-v1", 8, 4, 60_000, 2, "DQN", 8, 128),
+    "dqn-slow": Workload("1 ms a step", "slow_env:make", 16, 64, 32_000, 8, "DQN", 16, 512),
 }
+# The marks of each algorithm's tables in the documents.
+MARKS = {"PPO": ("policies", "best cases"), "DQN": ("policies dqn", "best cases dqn")}
 
 
-def policies(actors: int) -> dict[str, dict[str, object]]:
-    """Every policy that the table shows, with its options."""
+def policies(algorithm: str, actors: int) -> dict[str, dict[str, object]]:
+    """Every policy that the algorithm's table shows, with its options."""
+    if algorithm == "DQN":
+        return {
+            "Single": {},
+            "ReplayShards": {"actors": actors},
+            "ReplayShards, asynchronous": {"actors": actors, "asynchronous": True},
+        }
     return {
         "Single": {},
         "SingleLearnerCoarse": {"actors": actors},
@@ -83,14 +111,17 @@ def run_one(given: str) -> None:
 def train(workload: Workload, env: Any, policy: str, options: dict[str, Any]) -> None:
     """Train, and print steps per second."""
     import sherd
+    from sherd.algorithms.dqn import DQN
     from sherd.algorithms.ppo import PPO
     from sherd.policies import load_policy
     from sherd.runtime.jax_settings import use_devices
 
     if options.get("devices", 1) > 1:
         use_devices(options["devices"])
+    horizon, updates, batch = workload.horizon, workload.updates, workload.batch
+    replays = workload.algorithm == "DQN"
     run = sherd.train(
-        PPO(horizon=workload.horizon),
+        DQN(horizon=horizon, updates=updates, batch=batch) if replays else PPO(horizon=horizon),
         env,
         policy=load_policy(policy)(**options),
         steps=workload.steps,
@@ -136,10 +167,19 @@ def limits(workload: Workload) -> dict[str, dict[int, float]]:
     for part, several in counts.items():
         for count in several:
             rate = ask("--limit", [workload.__dict__, part, count])
-            print(f"{workload.title}: {part} alone, {count}: {rate and round(rate):}", file=sys.stderr)
+            keep(workload.label, f"{part} alone, {count}", rate)
             if rate:
                 found[part][count] = rate
     return found
+
+
+def keep(workload: str, what: str, rate: float | None) -> None:
+    """Say what was measured, and add it to the results."""
+    print(f"{workload}: {what}: {rate and round(rate)}", file=sys.stderr)
+    if rate:
+        row = {"date": f"{datetime.now():%Y-%m-%d %H:%M}", "workload": workload, "what": what}
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(row | {"steps_per_second": round(rate, 1)}) + "\n")
 
 
 def limit_of(policy: str, halves: dict[str, dict[int, float]], actors: int) -> float:
@@ -155,7 +195,7 @@ def best_cases(results: dict[str, dict[str, float | None]], names: list[str]) ->
     """For every policy the workload in which it comes closest to its limit."""
     halves = {name: limits(WORKLOADS[name]) for name in names}
     lines = ["| policy | its best case | steps/s | limit | reached |", "|---|---|---|---|---|"]
-    for policy in policies(2):
+    for policy in policies(WORKLOADS[names[0]].algorithm, 2):
         found = []
         for name in names:
             rate = results[name].get(policy)
@@ -172,7 +212,7 @@ def table(results: dict[str, dict[str, float | None]], names: list[str]) -> str:
     """The results in Markdown: steps per second, and how many times Single's."""
     lines = ["| policy | " + " | ".join(WORKLOADS[name].title for name in names) + " |"]
     lines.append("|---|" + "---|" * len(names))
-    for policy in policies(2):
+    for policy in policies(WORKLOADS[names[0]].algorithm, 2):
         cells = []
         for name in names:
             rate, single = results[name].get(policy), results[name]["Single"]
@@ -220,20 +260,30 @@ def main() -> None:
         return
     names = given.workloads or list(WORKLOADS)
     results: dict[str, dict[str, float | None]] = {name: {} for name in names}
-    for number in range(given.rounds):
+    for _ in range(given.rounds):
         for name in names:
-            for policy, options in policies(WORKLOADS[name].actors).items():
-                rate = measure(WORKLOADS[name], policy, options)
+            work = WORKLOADS[name]
+            for policy, options in policies(work.algorithm, work.actors).items():
+                rate = measure(work, policy, options)
                 best = max(filter(None, (rate, results[name].get(policy))), default=None)
                 results[name][policy] = best
-                print(f"round {number + 1}: {name}, {policy}: {rate and round(rate):}", file=sys.stderr)
-    head = f"Steps per second of PPO, and how many times Single's. {machine()}. {DASH}"
-    text = f"{head}\n\n{table(results, names)}"
-    best = best_cases(results, names)
-    print(text, best, sep="\n")
-    if given.write:
-        write("policies", text)
-        write("best cases", best)
+                keep(work.label, policy, rate)
+    for algorithm, marks in MARKS.items():
+        measured = [name for name in names if WORKLOADS[name].algorithm == algorithm]
+        if measured:
+            show(algorithm, results, measured, marks if given.write else ())
+
+
+def show(
+    algorithm: str, results: dict[str, dict[str, float | None]], names: list[str], marks: tuple[str, ...]
+) -> None:
+    """Print both tables of an algorithm, and put them between their marks, if any."""
+    head = f"Steps per second of {algorithm}, and how many times Single's. {machine()}."
+    head += f" {DASH}" if algorithm == "PPO" else ""
+    texts = f"{head}\n\n{table(results, names)}", best_cases(results, names)
+    print(*texts, sep="\n")
+    for mark, text in zip(marks, texts):
+        write(mark, text)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ runs simulators loads this file and must stay small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -36,6 +36,8 @@ class EnvSpec:
     observation: Space
     action: Space
     kind: Literal["host", "graph"]
+    waits: bool = False
+    """Whether a step is spent waiting for something else, such as a game server."""
 
     @property
     def masked(self) -> bool:
@@ -76,6 +78,17 @@ class HostEnv(Protocol):
 
     def close(self) -> None:
         """Free the simulators."""
+
+
+@runtime_checkable
+class RowwiseEnv(Protocol):
+    """A host environment whose rows can be stepped each in its own time."""
+
+    def start(self, rows: Sequence[int], action: Tree, outs: Sequence[StepOut]) -> None:
+        """Begin a step of some rows: an action for each, and the arrays whose row it is written into."""
+
+    def finished(self, least: int) -> list[int]:
+        """Wait until so many of the started rows have been stepped: all that have."""
 
 
 class GraphEnv(Protocol):

@@ -7,12 +7,14 @@ modules: a file torchrl.py here would hide TorchRL from itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,29 @@ from workloads import WORKLOADS, Workload
 STARTED = float(os.environ.get("BENCH_STARTED") or time.time())
 TOGETHER = 0.005
 SHARED_PACKAGES = ("gymnasium", "numpy", "torch", "jax", "mujoco", "ale-py")
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """What every script understands."""
+    found = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("workload", choices=WORKLOADS)
+    found.add_argument("setting", nargs="*", metavar="KEY=VALUE", help="see benchmarks/workloads.py")
+    found.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
+    found.add_argument("--warm-up", type=float, default=1.0, help="seconds after the first update")
+    return found
+
+
+@contextlib.contextmanager
+def imports(peer: str, about: str | None) -> Iterator[None]:
+    """Around a script's imports: --help comes before them, and if one is not there, how to get it."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        parser(about).parse_args()
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        made = f"`python benchmarks/environments.py {peer}`, then run it with .bench/{peer}/bin/python"
+        fix = "`pip install -e .`" if peer == "sherd" else made
+        raise SystemExit(f"{Path(sys.argv[0]).name}: {error}; fix: {fix}") from None
 
 
 class Meter:
@@ -69,14 +94,7 @@ class Task:
     """What a script was asked to do: `name`, `workload`, `setting` and the meter to mark."""
 
     def __init__(self, peer: str, package: str, about: str | None) -> None:
-        parser = argparse.ArgumentParser(
-            description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        parser.add_argument("workload", choices=WORKLOADS)
-        parser.add_argument("setting", nargs="*", metavar="KEY=VALUE", help="see benchmarks/workloads.py")
-        parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
-        parser.add_argument("--warm-up", type=float, default=1.0, help="seconds after the first update")
-        given = parser.parse_args()
+        given = parser(about).parse_args()
         self.peer, self.package, self.name = peer, package, given.workload
         self.workload: Workload = WORKLOADS[given.workload]
         self.words = given.setting

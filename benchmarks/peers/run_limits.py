@@ -14,10 +14,12 @@ import multiprocessing
 from typing import Any
 
 import common
-import numpy as np
 
-from sherd.envs import describe, kind_of, make_host
-from sherd.spaces import EnvSpec, step_buffers, zeros
+with common.imports("sherd", __doc__):
+    import numpy as np
+
+    from sherd.envs import describe, kind_of, make_host
+    from sherd.spaces import EnvSpec, step_buffers, zeros
 
 LENGTH = 500
 

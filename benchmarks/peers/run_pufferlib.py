@@ -11,13 +11,15 @@ import tempfile
 from typing import Any
 
 import common
-import numpy as np
-import pufferlib.emulation
-import pufferlib.pufferl as pufferl
-import pufferlib.vector
-import torch
 import workloads
-from torch import nn
+
+with common.imports("pufferlib", __doc__):
+    import numpy as np
+    import pufferlib.emulation
+    import pufferlib.pufferl as pufferl
+    import pufferlib.vector
+    import torch
+    from torch import nn
 
 pufferl.ADVANTAGE_CUDA = False
 

@@ -7,9 +7,11 @@ for each of them the calls cost nothing.
 from __future__ import annotations
 
 import common
-import jax
 import workloads
-from rejax import PPO
+
+with common.imports("rejax", __doc__):
+    import jax
+    from rejax import PPO
 
 
 def main() -> None:

@@ -191,9 +191,10 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ["PYTHONPATH"] = os.pathsep.join(FOLDERS)
-    import ray
-    import torch
-    from ray.tune.registry import register_env
+    with common.imports("rllib", __doc__):
+        import ray
+        import torch
+        from ray.tune.registry import register_env
 
     torch.set_num_threads(threads)
     ray.init(address="local", num_cpus=max(2, runners + 1), include_dashboard=False, log_to_driver=False)

@@ -12,13 +12,15 @@ import tempfile
 from typing import Any
 
 import common
-import torch
 import workloads
-from sample_factory.algo.runners.runner import AlgoObserver
-from sample_factory.algo.utils.misc import ExperimentStatus
-from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
-from sample_factory.envs.env_utils import register_env
-from sample_factory.train import make_runner
+
+with common.imports("sample-factory", __doc__):
+    import torch
+    from sample_factory.algo.runners.runner import AlgoObserver
+    from sample_factory.algo.utils.misc import ExperimentStatus
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import make_runner
 
 FOR_EVER = 10**9
 

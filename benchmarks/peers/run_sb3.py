@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import common
-import torch
 import workloads
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+with common.imports("sb3", __doc__):
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 FOR_EVER = 10**9
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import common
-import flax.linen as nn
-import sbx
-import torch
-from run_sb3 import build, measure
+
+with common.imports("sbx", __doc__):
+    import flax.linen as nn
+    import sbx
+    import torch
+    from run_sb3 import build, measure
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import common
 import workloads
 
-import sherd
-from sherd.algorithms import load_algorithm
-from sherd.policies import load_policy
-from sherd.runtime.jax_settings import use_devices
+with common.imports("sherd", __doc__):
+    import sherd
+    from sherd.algorithms import load_algorithm
+    from sherd.policies import load_policy
+    from sherd.runtime.jax_settings import use_devices
 
 FOR_EVER = 10**9
 

@@ -6,21 +6,23 @@ import contextlib
 from typing import Any
 
 import common
-import torch
 import workloads
-from tianshou.algorithm import DQN, PPO, SAC
-from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
-from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy, ProbabilisticActorPolicy
-from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
-from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Collector, CollectStats, VectorReplayBuffer
-from tianshou.env import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from tianshou.env.atari.atari_network import DQNet, ScaledObsInputActionReprNet
-from tianshou.trainer import OffPolicyTrainerParams, OnPolicyTrainerParams
-from tianshou.utils.net.common import Net
-from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
-from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
-from torch.distributions import Independent, Normal
+
+with common.imports("tianshou", __doc__):
+    import torch
+    from tianshou.algorithm import DQN, PPO, SAC
+    from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
+    from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy, ProbabilisticActorPolicy
+    from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, CollectStats, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+    from tianshou.env.atari.atari_network import DQNet, ScaledObsInputActionReprNet
+    from tianshou.trainer import OffPolicyTrainerParams, OnPolicyTrainerParams
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+    from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+    from torch.distributions import Independent, Normal
 
 VECTORS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
 FOR_EVER = 10**9

@@ -11,27 +11,29 @@ import warnings
 from typing import Any
 
 import common
-import torch
 import workloads
-from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
-from torch import nn
-from torchrl.collectors import Collector
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-from torchrl.envs import DoubleToFloat, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
-from torchrl.modules import (
-    MLP,
-    ActorValueOperator,
-    ConvNet,
-    EGreedyModule,
-    IndependentNormal,
-    ProbabilisticActor,
-    QValueActor,
-    TanhNormal,
-    ValueOperator,
-)
-from torchrl.objectives import ClipPPOLoss, DQNLoss, HardUpdate, SACLoss, SoftUpdate
-from torchrl.objectives.value import GAE
+
+with common.imports("torchrl", __doc__):
+    import torch
+    from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
+    from torch import nn
+    from torchrl.collectors import Collector
+    from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
+    from torchrl.envs import DoubleToFloat, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
+    from torchrl.modules import (
+        MLP,
+        ActorValueOperator,
+        ConvNet,
+        EGreedyModule,
+        IndependentNormal,
+        ProbabilisticActor,
+        QValueActor,
+        TanhNormal,
+        ValueOperator,
+    )
+    from torchrl.objectives import ClipPPOLoss, DQNLoss, HardUpdate, SACLoss, SoftUpdate
+    from torchrl.objectives.value import GAE
 
 warnings.filterwarnings("ignore")
 

@@ -128,7 +128,7 @@ class Learner:
         name = f"update_{part}" if part else "update"
         function, given = ops.gradient(loss, part), (self.params, *args)
         if when is not True:
-            function, given = ops.conditional(function), (when, *given)
+            function, given = ops.Conditional(function), (when, *given)
         grad = Op(loss.__name__, "grad", function, key_kind(loss))
         grads, metrics, rows = backend.call(grad, given)
         apply = Op(name, "apply", ops.updating(optimiser, part, stop_when))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -56,15 +57,23 @@ def gradient(loss: Callable[..., Any], part: str | None) -> Callable[..., tuple[
     return gradients
 
 
-def conditional(function: Callable[..., Tree]) -> Callable[..., Tree]:
+@dataclass(frozen=True)
+class Conditional:
     """A function (when, ...) that computes only where `when` is true, and gives zeros elsewhere."""
 
-    def maybe(when: Any, *args: Any) -> Tree:
-        shapes = jax.eval_shape(function, *args)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return jax.lax.cond(when, lambda: jax.tree.map(jnp.asarray, function(*args)), lambda: nothing)
+    function: Callable[..., Tree]
 
-    return maybe
+    def __call__(self, when: Any, *args: Any) -> Tree:
+        if when is True:
+            return self._something(*args)
+        shapes = jax.eval_shape(self.function, *args)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        if when is False:
+            return nothing
+        return jax.lax.cond(when, lambda: self._something(*args), lambda: nothing)
+
+    def _something(self, *args: Any) -> Tree:
+        return jax.tree.map(jnp.asarray, self.function(*args))
 
 
 def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] | None) -> Callable[..., Any]:

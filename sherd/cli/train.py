@@ -133,13 +133,7 @@ def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) ->
     """A finished run for a person: what came out, and what to do next; `cut` is the policy as typed."""
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
-    rate = format_number(summary["steady_steps_per_second"])
-    rate += (
-        " steps/s, compiling included"
-        if len(finished.metrics.get("steps", ())) == 1
-        else " steps/s once compiled"
-    )
-    lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s, {rate}"]
+    lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s{_rate(finished)}"]
     if summary["return_mean"] is not None:
         mean = format_number(summary["return_mean"])
         if summary["evaluated"]:
@@ -164,6 +158,15 @@ def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) ->
         following.append(f"{sherd} graph {algorithm} {env}{cut}{envs}")
         lines += ["next:", *(f"  {command}" for command in following)]
     return "\n".join(lines)
+
+
+def _rate(finished: Run) -> str:
+    """How fast it was, if it came to anything, and what that includes."""
+    iterations = len(finished.metrics.get("steps", ()))
+    if not iterations:
+        return ""
+    rate = format_number(finished.summary["steady_steps_per_second"])
+    return f", {rate} steps/s{', compiling included' if iterations == 1 else ' once compiled'}"
 
 
 def command_name() -> str:

@@ -12,6 +12,7 @@ from sherd.plan.place import available_cores
 from sherd.policies.base import Fragment
 from sherd.policies.partition import Crossing, Fragments
 from sherd.runtime.board import Board
+from sherd.runtime.cores import idle_seconds
 from sherd.runtime.ledger import Ledger, StreamCounts
 from sherd.runtime.status import FragmentStatus, average, bottleneck
 from sherd.runtime.streams import Stream
@@ -27,7 +28,9 @@ class Accounts:
         self._cut, self._wiring, self._board = cut, wiring, board
         self._restarts: Counter[str] = Counter()
         self._pictures: list[list[FragmentStatus]] = []
-        self._at = time.perf_counter()
+        self._cores = available_cores()
+        self._idled: list[float] = []  # cores without work while each of these pictures was taken
+        self._at, self._idle_before = time.perf_counter(), idle_seconds(self._cores)
         self._before = self._read()
         self._made = 0
 
@@ -60,9 +63,12 @@ class Accounts:
         after, seconds = self._read(), now - self._at
         made = rows.made - self._made
         statuses = [self._status(f, after[f.name], seconds, made, rows) for f in self._cut.fragments]
-        self._at, self._before, self._made = now, after, rows.made
+        idle, before = idle_seconds(self._cores), self._idle_before
+        self._at, self._before, self._made, self._idle_before = now, after, rows.made, idle
         if rows.made:  # what came before was start-up and compilation
             self._pictures.append(statuses)
+            if idle is not None and before is not None:
+                self._idled.append((idle - before) / seconds)
         return statuses
 
     def _status(
@@ -99,10 +105,11 @@ class Accounts:
     def _streams(self, crossing: Crossing) -> list[Stream]:
         return [stream for stream, _ in self._wiring.streams_of(crossing)]
 
-    def ledger(self, rows: Rows, failed: bool = False) -> Ledger:
+    def ledger(self, rows: Rows, failed: bool = False, broken_off: bool = False) -> Ledger:
         """Where samples went: those who sent them, those who learnt from them and the streams each count.
 
         After a failure what the learner held when it died is missing on its side: that is lost, and said so.
+        If its first iteration was broken off, what it had taken for that one is dropped; more is a defect.
         """
         lines = [self._line(*found, rows) for found in self._carriers()]
         if not lines:
@@ -111,6 +118,8 @@ class Accounts:
         for line in lines:
             if failed and line.balance() > 0:
                 line.drop("lost with a process", line.balance())
+            elif broken_off and 0 < line.balance() <= self._cut.graph.steps_per_iteration():
+                line.drop("interrupted", line.balance())
         return Ledger.of(lines)
 
     def _carriers(self) -> list[tuple[Stream, int, bool]]:
@@ -147,4 +156,5 @@ class Accounts:
         statuses = average(self._pictures)
         if not statuses:
             return "the run was too short to name a bottleneck"
-        return bottleneck(statuses, len(available_cores()))
+        idle = sum(self._idled) / len(self._idled) if self._idled else None
+        return bottleneck(statuses, len(self._cores), idle)

@@ -58,7 +58,7 @@ class ProcessRun:
         self._accounts = Accounts(self.cut, self._wiring, self._supervisor.board)
         self._digests: dict[int, str] = {}
         self._restarts: Counter[str] = Counter()
-        self._over = self._stopped = False
+        self._over = self._stopped = self._broken_off = False
         try:
             self._supervisor.start()
         except BaseException:
@@ -90,6 +90,7 @@ class ProcessRun:
             else:
                 yield Progress([], 0.0, self._accounts.picture(self._rows), notes)
             if self._stopped and not self._rows.made:
+                self._broken_off = True
                 return  # nothing was learnt yet: there is nothing to wait for
         self._require_agreement()
 
@@ -146,7 +147,7 @@ class ProcessRun:
 
     def ledger(self, failed: bool = False) -> Ledger:
         """Where every sample went."""
-        return self._accounts.ledger(self._rows, failed)
+        return self._accounts.ledger(self._rows, failed, self._broken_off)
 
     def bottleneck(self) -> str:
         """One sentence on what held the run up."""

@@ -8,7 +8,7 @@ the scope leaves behind. The root scope carries every cell from one iteration to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,3 +207,13 @@ def defines(item: Node | Scope) -> list[int]:
     if isinstance(item, Node):
         return [item.output]
     return [carry.outer for carry in item.carries] + [stack.outer for stack in item.stacks]
+
+
+def defined_within(items: Iterable[Node | Scope]) -> set[int]:
+    """The values that items define, those that are only known inside them included."""
+    inside: set[int] = set()
+    for item in items:
+        inside.update(defines(item))
+        if isinstance(item, Scope):
+            inside |= {item.index, *(carry.inner for carry in item.carries)} | defined_within(item.body)
+    return inside

@@ -71,17 +71,27 @@ class Driver:
     def step(self, state: EnvState, action: Any) -> Stepped:
         """Step every environment; what comes back are views of the rollout."""
         turn, buffers = self._turn, self._current
-        if state is not buffers.states[turn]:
-            jax.tree.map(np.copyto, buffers.states[turn], state)
-            state = buffers.states[turn]
+        self.enter(state, turn)
         stepped = buffers.stepped[turn]
-        after, transition, episode = stepped
+        transition = stepped[1]
         if isinstance(action, np.ndarray):
             np.copyto(transition.action, action)
         else:
             tree_map(np.copyto, transition.action, action)
-        out = buffers.outs[turn]
-        self.env.step(transition.action, out)
+        self.env.step(transition.action, buffers.outs[turn])
+        self.account(turn)
+        self._turn = turn + 1
+        return stepped
+
+    def enter(self, state: EnvState, turn: int = 0) -> None:
+        """A turn begins with this state."""
+        if state is not self._current.states[turn]:
+            jax.tree.map(np.copyto, self._current.states[turn], state)
+
+    def account(self, turn: int) -> None:
+        """Add up the episodes after a step."""
+        state, out = self._current.states[turn], self._current.outs[turn]
+        after, _, episode = self._current.stepped[turn]
         np.logical_or(out.terminated, out.truncated, out=episode.ended)
         np.add(state.episode_return, out.reward, out=episode.episode_return)
         np.add(state.episode_length, 1, out=episode.episode_length)
@@ -89,8 +99,16 @@ class Driver:
         running = np.logical_not(episode.ended)
         np.multiply(episode.episode_return, running, out=after.episode_return)
         np.multiply(episode.episode_length, running, out=after.episode_length)
-        self._turn = turn + 1
-        return stepped
+
+    @property
+    def states(self) -> EnvState:
+        """The states before and after all turns, stacked: one more than there are turns."""
+        return self._current.state
+
+    @property
+    def outs(self) -> list[StepOut]:
+        """Where each turn's step is written."""
+        return self._current.outs
 
     @property
     def stacked(self) -> Stepped:

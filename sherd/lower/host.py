@@ -37,6 +37,7 @@ from sherd.lower.regions import (
     roles_in,
     split,
 )
+from sherd.lower.rows import HostRows, goes_by_rows
 from sherd.lower.scopes import HostScope
 from sherd.lower.share import Share
 from sherd.lower.spmd import Spmd
@@ -121,6 +122,8 @@ class HostProgram:
                 parts.append(self._region(piece, scope, needed, repeats))
             elif isinstance(piece, Scope) and (loop := self._unit_loop(piece)):
                 parts.append(HostUnits(loop, self.graph.values, repeats * scope.trips))
+            elif isinstance(piece, Scope) and (rows := self._rows(piece, repeats * scope.trips)):
+                parts.append(rows)
             elif isinstance(piece, Scope):
                 inner = self._lower(piece, set(), repeats * scope.trips)
                 parts.append(HostScope(piece, inner, repeats * scope.trips))
@@ -134,6 +137,16 @@ class HostProgram:
 
     def _unit_loop(self, scope: Scope) -> UnitLoop | None:
         return unit_loop(scope, self.graph.values, self.setting.ports) if self.setting.ports else None
+
+    def _rows(self, scope: Scope, repeats: int) -> HostRows | None:
+        step = scope.body[-1]
+        if not isinstance(step, Node) or not goes_by_rows(scope, self.setting.env):
+            return None
+        drivers = list(self._drivers)
+        rows = HostRows(scope, self._node(step, scope, repeats), self.graph.values, repeats)
+        if not rows.fits:
+            self._drivers = drivers
+        return rows if rows.fits else None
 
     def _node(self, node: Node, scope: Scope, repeats: int) -> Any:
         if node.role == "env":

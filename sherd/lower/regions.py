@@ -10,7 +10,7 @@ import jax
 
 from sherd.author.keys import Frame
 from sherd.author.types import EnvironmentStep
-from sherd.graph.ir import Node, Ref, Scope, defines, uses, walk
+from sherd.graph.ir import Node, Ref, Scope, defined_within, uses, walk
 from sherd.lower.interpret import Values, run_items
 from sherd.policies.base import REDUCING
 
@@ -82,23 +82,12 @@ def reduces(items: list[Item]) -> bool:
 
 def inputs_of(items: list[Item]) -> list[Ref]:
     """What items use and do not define themselves, without references to parts of what is there whole."""
-    inside = _defined_within(items)
+    inside = defined_within(items)
     wanted = {ref for item in items for ref in uses(item) if ref.value not in inside}
     return sorted(
         (ref for ref in wanted if not any(other != ref and _contains(other, ref) for other in wanted)),
         key=lambda ref: (ref.value, str(ref.path)),
     )
-
-
-def _defined_within(items: list[Item]) -> set[int]:
-    inside: set[int] = set()
-    for item in items:
-        inside.update(defines(item))
-        if isinstance(item, Scope):
-            inside |= {item.index, *(carry.inner for carry in item.carries)} | _defined_within(
-                list(item.body)
-            )
-    return inside
 
 
 def _contains(whole: Ref, part: Ref) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -21,8 +22,8 @@ class HostScope:
         nodes = [part for part in parts if isinstance(part, HostNode)]
         self._drivers = [part.driver for part in nodes]
         self._packed = [part for part in parts if isinstance(part, PackedRegion)]
-        kept: list[HostNode | PackedRegion] = [*nodes, *self._packed]
-        self._stacks = [_HostStack(stack, scope.trips, rollouts, kept) for stack in scope.stacks]
+        kept: list[HasStacks] = [*nodes, *self._packed]
+        self._stacks = [HostStack(stack, scope.trips, rollouts, kept) for stack in scope.stacks]
 
     def run(self, store: Store, clock: Clock) -> None:
         scope = self.scope
@@ -52,12 +53,17 @@ class HostScope:
             store[stack.outer] = stack.whole()
 
 
-class _HostStack:
+class HasStacks(Protocol):
+    """What keeps values of all turns itself."""
+
+    def stacked(self, leaf: Any) -> Callable[[], Any] | None:
+        """How to get a value stacked over all turns without copying, if it is kept here."""
+
+
+class HostStack:
     """Stacks values over the turns of a host scope; a driver and a packed region have theirs."""
 
-    def __init__(
-        self, stack: Stack, trips: int, rollouts: int, sources: list[HostNode | PackedRegion]
-    ) -> None:
+    def __init__(self, stack: Stack, trips: int, rollouts: int, sources: Sequence[HasStacks]) -> None:
         self.outer, self._trips = stack.outer, trips
         self._leaves, self._treedef = jax.tree.flatten(stack.inner, is_leaf=is_ref)
         found = [

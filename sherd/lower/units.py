@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from sherd.graph.ir import Node, Ref, Scope, Value, is_ref, refs_in
-from sherd.lower.packing import Constants, Results
 from sherd.lower.parts import Clock, Store, fill
-from sherd.lower.regions import Item, Region, inputs_of, roles_in
+from sherd.lower.regions import Item, inputs_of, roles_in
+from sherd.lower.unit_call import UnitCall, env_axes
 
 Units = list[tuple[int, int]]
 
@@ -78,13 +78,13 @@ def _splits(loop: UnitLoop, values: dict[int, Value]) -> bool:
     if any(ref.value in (received, scope.index) for ref in (*used, *kept)):
         return False
     inner = {carry.inner for carry in scope.carries}
-    if any(axis > 0 for ref in used if ref.value not in inner for axis in _axes(values, ref)):
+    if any(axis > 0 for ref in used if ref.value not in inner for axis in env_axes(values, ref)):
         return False
     made = {node.output for node in loop.items if isinstance(node, Node)}
     rows = [Ref(value) for value in inner] + [
         r for r in (*kept, *refs_in(loop.send.inputs)) if r.value in made
     ]
-    if any(axis != 0 for ref in rows for axis in _axes(values, ref)) or any(
+    if any(axis != 0 for ref in rows for axis in env_axes(values, ref)) or any(
         ref.value not in inner | made for ref in kept
     ):
         return False
@@ -96,10 +96,6 @@ def _splits(loop: UnitLoop, values: dict[int, Value]) -> bool:
             loop.refreshed |= {first + i: leaf + i for i in range(count)}
         leaf += count
     return len(loop.refreshed) == len(values[received].env_axes)
-
-
-def _axes(values: dict[int, Value], ref: Ref) -> list[int]:
-    return jax.tree.leaves(ref.pick(values[ref.value].axes_tree()))
 
 
 def _position(value: Value, ref: Ref) -> int:
@@ -118,34 +114,13 @@ class HostUnits:
         results = [c.result for c in loop.scope.carries if c.result.value != loop.receive.output]
         stacked = [ref for stack in loop.scope.stacks for ref in refs_in(stack.inner)]
         wanted = {ref.value for ref in (*results, *stacked, *refs_in(loop.send.inputs))}
-        made = [node.output for node in loop.items if isinstance(node, Node)]
-        outputs = [value for value in made if value in wanted]
-        inner = {carry.inner for carry in loop.scope.carries}
-        self._region = Region(loop.items, inputs_of(loop.items), outputs, [])
-        same = [ref for ref in self._region.inputs if self._is_same(ref, inner)]
-        self._constants, self._results = Constants(same), Results(outputs, values, self._rows)
-        self._cuts = [(ref, ref.value in inner) for ref in self._region.inputs if ref not in same]
-        self._call = jax.jit(self._batched)
+        self._inner = {carry.inner for carry in loop.scope.carries}
+        self._call = UnitCall(loop.items, wanted, self._inner, values, self._rows)
         self._sizes = sorted({min(2**power, self._count) for power in range(10)} | {self._count})
         if self._rows == 1:
             self._sizes = [size for size in self._sizes if size > 1]  # one row alone rounds differently
         self._stacks: list[list[list[np.ndarray]] | None] = [None] * (rollouts + 1)
         self._turn_of_sets = 0
-
-    def _is_same(self, ref: Ref, inner: set[int]) -> bool:
-        """Whether an input is the same for all units and turns."""
-        return ref.value not in inner and all(axis < 0 for axis in _axes(self._values, ref))
-
-    def _batched(self, words: Any, large: Any, cut: tuple[Any, ...], now: Any, turns: Any, index: Any) -> Any:
-        same, (seed,) = self._constants.unpack(words, large)
-        function = self._region.function()
-
-        def one(mine: tuple[Any, ...], turn: Any, env_index: Any) -> Any:
-            known = same | {ref: value for (ref, _), value in zip(self._cuts, mine)}
-            inputs = tuple(known[ref] for ref in self._region.inputs)
-            return self._results.pack(function((), inputs, jax.numpy.append(now, turn), seed, env_index))
-
-        return jax.vmap(one)(cut, turns, index)
 
     def run(self, store: Store, clock: Clock) -> None:
         """All turns of all units."""
@@ -155,7 +130,7 @@ class HostUnits:
         # Carried values change in place: parts of them that are used now are seen as they are then.
         state = {c.inner: tree for c, tree in zip(scope.carries, carried)}
         stacks = self._arrays()
-        self._given = self._constants.pack(store, clock.seed)
+        self._call.begin(store, clock.seed)
         index = np.asarray(clock.env_index).reshape(self._count, self._rows)
         turns, ready, left = np.zeros(self._count, np.int32), list(range(self._count)), self._count
         while left:
@@ -185,18 +160,22 @@ class HostUnits:
         """One call for all that are ready, padded to one of a few sizes so that few programs are compiled."""
         size = next(size for size in self._sizes if size >= len(ready))
         units = np.array(ready + [ready[-1]] * (size - len(ready)))
-        cut = tuple(self._cut(ref, state if mine else store, units) for ref, mine in self._cuts)
-        words, apart = self._call(*self._given, cut, clock.now, turns[units], index[units])
-        leaves = self._results.views(np.asarray(words))
-        outputs = self._results.joined(leaves, [np.asarray(array) for array in apart])
-        return dict(zip(self._region.outputs, outputs))
+        cut = [
+            leaf
+            for ref in self._call.cuts
+            for leaf in self._cut(ref, state if ref.value in self._inner else store, units)
+        ]
+        words, apart = self._call.act(cut, clock.now, turns[units], index[units])
+        leaves = self._call.results.views(np.asarray(words))
+        outputs = self._call.results.joined(leaves, [np.asarray(array) for array in apart])
+        return dict(zip(self._call.outputs, outputs))
 
-    def _cut(self, ref: Ref, values: Store, units: Any) -> Any:
+    def _cut(self, ref: Ref, values: Store, units: Any) -> list[Any]:
         def rows(leaf: Any) -> Any:
             leaf = np.asarray(leaf).reshape(self._count, self._rows, *leaf.shape[1:])
             return leaf[units]
 
-        return jax.tree.map(rows, ref.pick(values[ref.value]))
+        return [rows(leaf) for leaf in jax.tree.leaves(ref.pick(values[ref.value]))]
 
     def _arrays(self) -> list[list[np.ndarray]]:
         """The next set of arrays to stack into; the last one may still be in use."""

@@ -4,9 +4,11 @@
 
 All counts are environment steps. A sample is *produced* when it was handed over whole: what a killed worker
 had begun and not handed over was never produced, and counts nowhere. It is *consumed* when a learner has
-learnt from it, *dropped* when somebody decided against that and said why ("stale"), *in flight* while it lies
-in a queue or a buffer. Each of the four is counted where it happens, by different processes; were in flight
-computed as the rest of the others, the ledger would always balance and prove nothing.
+learnt from it, *dropped* when somebody decided against that and said why ("stale", "interrupted"), *in
+flight* while it lies in a queue or a buffer. Each of the four is counted where it happens, by different
+processes; were in flight computed as the rest of the others, the ledger would always balance and prove
+nothing. Only what a learner held when it ended without a word, because it died or because Ctrl-C broke off
+its first iteration, nobody else can count: that is the rest, and has a reason of its own.
 """
 
 from __future__ import annotations

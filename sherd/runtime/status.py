@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 _CLEAR = 0.15  # by how much of its time the bottleneck must be busier than the next fragment
 _FULL_QUEUE = 0.9
 _HARDLY_BUSY = 0.5
+_HARDLY_FREE = 0.5  # of a core
 _MUCH_SENDING = 0.3
 _WORTH_SAYING = 0.2
 
@@ -56,8 +57,12 @@ class FragmentStatus:
     """Mean age, in parameter versions, of what its samples were made with; None: not known."""
 
 
-def bottleneck(statuses: Sequence[FragmentStatus], cores: int | None = None) -> str:
+def bottleneck(
+    statuses: Sequence[FragmentStatus], cores: int | None = None, idle: float | None = None
+) -> str:
     """The bottleneck and what to do about it, in one sentence; `cores` of the machine, if it is one machine.
+
+    `idle` is how many of them nobody used, which is less than the run left over if other programs ran too.
 
     >>> actors = FragmentStatus("actors", "actor", 2, 12_300.0, "steps/s", 0.97, 0.0, 0.03)
     >>> learner = FragmentStatus("learner", "learner", 1, 6.0, "updates/s", 0.29, 0.71, 0.0)
@@ -79,7 +84,7 @@ def bottleneck(statuses: Sequence[FragmentStatus], cores: int | None = None) -> 
         suspects = [status for status in suspects if _full(status)] or suspects
     if len(suspects) > 1:
         return _equally_busy(suspects)
-    return _one_busy(suspects[0], statuses, cores)
+    return _one_busy(suspects[0], statuses, cores, idle)
 
 
 def average(pictures: Sequence[Sequence[FragmentStatus]]) -> list[FragmentStatus]:
@@ -154,12 +159,14 @@ def _nobody_busy(statuses: Sequence[FragmentStatus], most: float) -> str:
     )
 
 
-def _one_busy(status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None) -> str:
+def _one_busy(
+    status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None, idle: float | None
+) -> str:
     signs = [_busy(status) + " of the time"]
     if _full(status):
         signs.append("queues into it full")
     signs += _held_up(other for other in statuses if other is not status)
-    return f"bottleneck: {status.name} ({', '.join(signs)}): {_advice(status, statuses, cores)}"
+    return f"bottleneck: {status.name} ({', '.join(signs)}): {_advice(status, statuses, cores, idle)}"
 
 
 def _equally_busy(suspects: Sequence[FragmentStatus]) -> str:
@@ -184,16 +191,22 @@ def _held_up(others: Iterable[FragmentStatus]) -> list[str]:
     return [f"{worst.name} {'is' if one else 'are'} held up sending {_percent(sending)}"]
 
 
-def _advice(status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None) -> str:
+def _advice(
+    status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None, idle: float | None
+) -> str:
     if status.kind not in _MORE:
         return _ADVICE.get(status.kind, "more replicas of it would help, if it can be replicated")
     more = _MORE[status.kind]
     if cores is None:
         return f"{more} would help, if there are cores for them"
     used = sum(_cores(other) for other in statuses)
-    if used > cores - 0.5:
+    if used > cores - _HARDLY_FREE:
         return f"all {cores} cores are in use, so {more} would help only on a larger machine"
-    return f"{more} would help, about {cores - used:.1f} of {cores} cores are free"
+    free = cores - used if idle is None else min(cores - used, idle)
+    if free < _HARDLY_FREE:
+        others = f"about {cores - used - max(free, 0.0):.1f} of them by other programs"
+        return f"all {cores} cores are in use, {others}, so {more} would help only without those"
+    return f"{more} would help, about {free:.1f} of {cores} cores are free"
 
 
 def _cores(status: FragmentStatus) -> float:

@@ -269,6 +269,9 @@ def test_the_summary_repeats_what_was_chosen_and_says_what_its_speed_includes() 
     assert "compiling included" in text
     run.metrics["steps"] = [64, 128]
     assert "once compiled" in summarise(run, "ppo", "CartPole-v1", "", hints=True)  # type: ignore[arg-type]
+    run.metrics, run.summary = {}, summary | {"steps": 0, "interrupted": True}
+    first = summarise(run, "ppo", "CartPole-v1", "", hints=True).splitlines()[0]  # type: ignore[arg-type]
+    assert first == "interrupted: 0 steps in 2.0 s"
 
 
 def test_a_script_beside_a_clone_imports_the_package(tmp_path: Path) -> None:

@@ -122,3 +122,21 @@ def test_a_registered_environment_says_it_through_its_wrappers():
     batch = make_host("Waiting-v0", ROWS, seed=0)
     assert len(threads_of_rows()) == ROWS
     batch.close()
+
+
+def test_rows_can_be_stepped_each_in_its_own_time():
+    batches = [make_host(factory, ROWS, seed=3) for factory in (waiting, plain)]
+    outs = [step_buffers(batch.spec, ROWS) for batch in batches]
+    for batch, out in zip(batches, outs):
+        batch.reset(out.obs)
+    action, back = np.array([0, 1, 0, 1, 0, 1], np.int32), []
+    batches[0].start([4, 1], action[[4, 1]], [outs[0]] * 2)
+    batches[0].start([0, 2, 3, 5], action[[0, 2, 3, 5]], [outs[0]] * 4)
+    while len(back) < ROWS:
+        back += batches[0].finished(1)
+    assert sorted(back) == list(range(ROWS))
+    batches[1].step(action, outs[1])
+    for name in ("obs", "next_obs", "reward", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(outs[0], name), getattr(outs[1], name), name)
+    for batch in batches:
+        batch.close()

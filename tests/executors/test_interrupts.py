@@ -168,6 +168,26 @@ def test_ctrl_c_while_workers_start(tmp_path: Path, commands: list[Command]) -> 
     assert (code, err) == (130, "")
 
 
+@pytest.mark.parametrize("lanes", ["", " --policy.asynchronous"])
+def test_ctrl_c_during_the_first_iteration_leaves_a_balanced_ledger(
+    tmp_path: Path, commands: list[Command], lanes: str
+) -> None:
+    """As while it compiles: the learner has taken its samples, and will not come back in time."""
+    command = Command(tmp_path, f"SingleLearnerCoarse{lanes} --algo.hooked learn", "learner[0] stage 1 sleep")
+    commands.append(command)
+    command.await_file("fault-0")
+    workers = command.workers()
+    command.press_ctrl_c()
+    code, out, err = command.finish(workers)
+    assert (code, err) == (130, "")
+    assert json.loads(out)["steps"] == 0
+    ledger = json.loads((command.run / "ledger.json").read_text())
+    assert (ledger["balance"], ledger["consumed"]) == (0, 0)
+    assert ledger["produced"] >= 32
+    if lanes:
+        assert ledger["dropped"] == {"interrupted": 32}
+
+
 def test_nothing_outlives_a_killed_parent(tmp_path: Path, commands: list[Command]) -> None:
     command = Command(tmp_path, "SingleLearnerCoarse")
     commands.append(command)

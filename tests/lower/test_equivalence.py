@@ -12,7 +12,9 @@ from thorough import mostly_thorough, thorough
 
 import sherd
 from sherd.algorithms.ppo import PPO
+from sherd.algorithms.sac import SAC
 from sherd.envs import describe
+from sherd.lower import interpret
 from sherd.policies import Fused
 
 PLAIN = PPO(horizon=8, minibatches=2, epochs=2, hidden=(16, 16))
@@ -129,3 +131,21 @@ def test_breakpoints_see_real_numbers():
     sherd.debug(Watched(), "CartPole-v1", iterations=2)
     assert len(seen) == 2
     assert all(np.isfinite(seen))
+
+
+def test_a_condition_that_does_not_change_is_asked_before_the_loop(monkeypatch):
+    """Replay is not ready in the first iteration, and is in the others."""
+    algorithm = SAC(horizon=4, updates=3, batch=8, capacity=64, warm_up=20, hidden=(8,))
+    scopes, found = [], interpret._fixed_condition
+
+    def recorded(scope):
+        scopes.append(found(scope))
+        return scopes[-1]
+
+    monkeypatch.setattr(interpret, "_fixed_condition", recorded)
+    once = single(algorithm, "Pendulum-v1").params
+    monkeypatch.setattr(interpret, "_fixed_condition", lambda scope: None)
+    every_turn = single(algorithm, "Pendulum-v1").params
+    assert any(scopes)
+    assert tree_difference(once, every_turn) < 2e-6
+    assert tree_difference(once, single(algorithm, "Pendulum-v1", iterations=1).params) > 1e-5

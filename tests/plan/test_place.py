@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sherd.algorithms.ppo import PPO
@@ -42,6 +44,12 @@ def test_processes_have_cores_of_their_own_where_there_are_enough(graph):
 
 def test_nobody_is_pinned_where_processes_outnumber_cores(graph):
     assert all(not one.cores for one in plan(graph, SingleLearnerCoarse(actors=2), 2).placements)
+
+
+def test_simulators_that_wait_have_one_core_for_all_their_threads(graph):
+    waiting = replace(graph, spec=replace(graph.spec, waits=True))
+    cores = {one.name: one.cores for one in plan(waiting, SingleLearnerCoarse(actors=3), 2).placements}
+    assert cores == {"actors[0]": (0,), "actors[1]": (1,), "actors[2]": (0,), "learner[0]": ()}
 
 
 def test_nobody_is_pinned_where_replicas_learn_together(graph):

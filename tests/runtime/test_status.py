@@ -103,6 +103,16 @@ def test_advice_knows_the_cores() -> None:
     assert bottleneck(crowd, cores=8).endswith("more actors would help, about 5.8 of 8 cores are free")
 
 
+def test_cores_that_other_programs_use_are_not_free() -> None:
+    crowd = [actors(0.97), learner(0.29, 0.71)]
+    assert bottleneck(crowd, 8, idle=3.1).endswith("more actors would help, about 3.1 of 8 cores are free")
+    assert bottleneck(crowd, 8, idle=0.2).endswith(
+        "all 8 cores are in use, about 5.6 of them by other programs, so more actors would help only without "
+        "those"
+    )
+    assert bottleneck(crowd, 8, idle=7.9) == bottleneck(crowd, 8)  # a container sees the whole machine's
+
+
 share = st.floats(0, 1)
 queue = st.none() | share
 status_of = st.builds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -46,14 +46,15 @@ class LoopEnv:
         observation, action = self._envs[0].observation_space, self._envs[0].action_space
         require_supported(env_id, "observation", observation)
         require_supported(env_id, "action", action)
-        self.spec = EnvSpec(env_id, observation, action, "host")
+        waits = bool(getattr(self._envs[0], "metadata", {}).get(METADATA))
+        self.spec = EnvSpec(env_id, observation, action, "host", waits)
         self._steps = [env.step for env in self._envs]
         self._write = row_writer(observation)
         self._read = action_rows(action)
         # A Box needs no conversion beyond NumPy's own assignment, which saves a call per row.
         self._plain = isinstance(observation, gym_spaces.Box)
-        waits = bool(getattr(self._envs[0], "metadata", {}).get(METADATA))
         self._threads = Threads(num_envs) if waits and num_envs > 1 else None
+        self._given: list[Any] = [None] * num_envs  # what each thread is to do: (action, out)
 
     def reset(self, obs: Tree) -> None:
         """Start every row's first episode from its own seed."""
@@ -77,7 +78,8 @@ class LoopEnv:
     def step(self, action: Tree, out: StepOut) -> None:
         """Step every row, then reset those whose episode ended."""
         if self._threads is not None:
-            self._step_at_once(self._threads, action, out)
+            self.start(range(self.num_envs), action, [out] * self.num_envs)
+            self.finished(self.num_envs)
             return
         next_obs, reward, terminated, truncated = out.next_obs, out.reward, out.terminated, out.truncated
         plain, write = self._plain, self._write
@@ -99,24 +101,33 @@ class LoopEnv:
         except (Exception, SystemExit) as error:
             raise env_failed(self._id, self._first_index + row, during, error) from error
 
-    def _step_at_once(self, threads: Threads, action: Tree, out: StepOut) -> None:
-        """The same in threads: a row whose episode ended is reset while others are still being stepped."""
-        actions, write = list(self._read(action)), self._write
+    def start(self, rows: Sequence[int], action: Tree, outs: Sequence[StepOut]) -> None:
+        """Begin a step of some rows that wait; see `RowwiseEnv`."""
+        if self._threads is None:
+            raise RuntimeError("environments that do not wait have no threads")
+        for row, given in zip(rows, zip(self._read(action), outs)):
+            self._given[row] = given
+        self._threads.start(self._step_row, rows)
 
-        def step(row: int) -> None:
-            during = "step"
-            try:
-                observation, reward, terminated, truncated, _ = self._steps[row](actions[row])
-                out.reward[row], out.terminated[row], out.truncated[row] = reward, terminated, truncated
-                write(out.next_obs, row, observation)
-                if terminated or truncated:
-                    during = "reset"
-                    observation, _ = self._envs[row].reset()
-                write(out.obs, row, observation)
-            except (Exception, SystemExit) as error:
-                raise env_failed(self._id, self._first_index + row, during, error) from error
+    def finished(self, least: int) -> list[int]:
+        """The rows whose steps have come to an end, as soon as they are so many."""
+        if self._threads is None:
+            raise RuntimeError("environments that do not wait have no threads")
+        return self._threads.finished(least)
 
-        threads.each(step)
+    def _step_row(self, row: int) -> None:
+        """What a row's thread does: a row whose episode ended is reset while others are still stepped."""
+        (action, out), write, during = self._given[row], self._write, "step"
+        try:
+            observation, reward, terminated, truncated, _ = self._steps[row](action)
+            out.reward[row], out.terminated[row], out.truncated[row] = reward, terminated, truncated
+            write(out.next_obs, row, observation)
+            if terminated or truncated:
+                during = "reset"
+                observation, _ = self._envs[row].reset()
+            write(out.obs, row, observation)
+        except (Exception, SystemExit) as error:
+            raise env_failed(self._id, self._first_index + row, during, error) from error
 
     def close(self) -> None:
         """Close every environment."""

@@ -7,9 +7,11 @@ thread at a time.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 METADATA = "waits"  # what an environment's `metadata` says to be stepped in threads
 # How many threads are woken at first; each wakes one more. Woken all together, they would only wake to wait
@@ -18,15 +20,17 @@ _AT_ONCE = 2
 
 
 class Threads:
-    """As many threads as there are rows; `each` has a function called once by every one of them."""
+    """As many threads as there are rows, each of which calls a function with its row when it is started."""
 
     def __init__(self, rows: int) -> None:
         self._function: Callable[[int], None] | None = None
         self._errors: dict[int, BaseException] = {}
-        self._left, self._counting = 0, threading.Lock()
+        self._done: list[int] = []
+        self._wanted, self._counting = 0, threading.Lock()  # how many somebody waits for; 0: nobody does
+        self._next: list[int | None] = [None] * rows
         # A lock that is taken is a bell that has not rung: the cheapest there is between threads.
-        self._finished = threading.Lock()
-        self._finished.acquire()
+        self._enough = threading.Lock()
+        self._enough.acquire()
         self._bells = [threading.Lock() for _ in range(rows)]
         for bell in self._bells:
             bell.acquire()
@@ -40,13 +44,30 @@ class Threads:
 
     def each(self, function: Callable[[int], None]) -> None:
         """Call function(row) for every row, all at once; raise what the lowest row raised."""
-        self._function, self._left = function, len(self._bells)
-        self._errors.clear()
-        for bell in self._bells[:_AT_ONCE]:
-            bell.release()
-        self._finished.acquire()
-        if self._errors:
-            raise self._errors[min(self._errors)]
+        self.start(function, range(len(self._bells)))
+        self.finished(len(self._bells))
+
+    def start(self, function: Callable[[int], None], rows: Sequence[int]) -> None:
+        """Have function(row) called for some rows, of which none is at work."""
+        self._function = function
+        for place, row in enumerate(rows):
+            self._next[row] = rows[place + _AT_ONCE] if place + _AT_ONCE < len(rows) else None
+        for row in rows[:_AT_ONCE]:
+            self._bells[row].release()
+
+    def finished(self, least: int) -> list[int]:
+        """Wait until so many rows are done: all that are. Raises what the lowest of them raised."""
+        with self._counting:
+            wait = len(self._done) < least
+            self._wanted = least if wait else 0
+        if wait:
+            self._enough.acquire()
+        with self._counting:
+            done, self._done = self._done, []
+            errors, self._errors = self._errors, {}
+        if errors:
+            raise errors[min(errors)]
+        return done
 
     def close(self) -> None:
         """End the threads; those that are still waiting are given a second, all together."""
@@ -59,19 +80,35 @@ class Threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _work(self, row: int) -> None:
-        bell, after = self._bells[row], self._bells[row + _AT_ONCE : row + _AT_ONCE + 1]
+        _wait_for_a_turn()
+        bell = self._bells[row]
         while True:
             bell.acquire()
             if self._function is None:
                 return
-            for next_bell in after:
-                next_bell.release()
+            after = self._next[row]
+            if after is not None:
+                self._bells[after].release()
+            error = None
             try:
                 self._function(row)
-            except BaseException as error:
-                self._errors[row] = error
+            except BaseException as raised:
+                error = raised
             with self._counting:
-                self._left -= 1
-                last = not self._left
-            if last:
-                self._finished.release()
+                if error is not None:
+                    self._errors[row] = error
+                self._done.append(row)
+                enough = 0 < self._wanted <= len(self._done)
+                if enough:
+                    self._wanted = 0
+            if enough:
+                self._enough.release()
+
+
+def _wait_for_a_turn() -> None:
+    """Let this thread, when it is woken, not push aside another one, which holds Python's lock.
+
+    Measured: 26 instead of 31 us of processor time for a step of a simulator that sleeps.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or not allowed
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
