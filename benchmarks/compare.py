@@ -9,8 +9,8 @@
 Each library gets a virtual environment of its own, once. For each workload, every library tries its
 settings briefly; the fastest setting of each is then measured several times, one process at a time, in
 alternating order, so that a machine that gets slower or faster does so for all. A library that makes less
-than half of what the fastest other one makes is measured once. A run counts once it has learnt and warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else
-busy.
+than half of what the fastest of the others makes is measured once. A run counts once it has learnt and
+warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else busy.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def why(ended: Ended, limit: float) -> str:
 
 
 def far_behind(peer: str, rates: dict[str, float], repeat: int) -> bool:
-    """Whether a library was so slow in the first round that no repeat would make it the fastest of the others.
+    """Whether a library was so slow in the first round that no repeat can make it the fastest other one.
 
     >>> far_behind("c", {"sherd": 90.0, "a": 10.0, "c": 4.0}, 2), far_behind("a", {"a": 10.0, "c": 4.0}, 2)
     (True, False)

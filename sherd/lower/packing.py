@@ -91,7 +91,7 @@ class Constants:
             self._layout = Layout(tuple(array.shape for array in small), dtypes)
             self._pack = jax.jit(self._layout.pack)
         words = self._pack([leaf for leaf, is_small in zip(leaves, self._small) if is_small])
-        # Parameters from another process are NumPy arrays. Put on the device here, they are not in every call.
+        # Parameters from another process are NumPy arrays: put on the device once, not with every call.
         return words, jax.device_put([leaf for leaf, is_small in zip(leaves, self._small) if not is_small])
 
     def unpack(self, words: jax.Array, large: list[Any]) -> tuple[dict[Ref, Any], tuple[Any, ...]]:

@@ -125,6 +125,6 @@ class Broken(CartPoleEnv):
 
 def test_an_error_names_its_environment():
     program = program_of(PPO(horizon=4, epochs=1, minibatches=2), Broken, ROWS)
-    with pytest.raises(RunError, match="environment [0-3] failed in step: ValueError: no answer"):
+    with pytest.raises(RunError, match=r"environment [0-3] failed in step: ValueError: no answer"):
         program.run(1)
     program.close()
