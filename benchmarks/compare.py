@@ -1,7 +1,7 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: an estimated two hours
-    python benchmarks/compare.py --quick                one repeat, no trials: a first look in a third of that
+    python benchmarks/compare.py                        everything: about an hour
+    python benchmarks/compare.py --quick                one repeat, no trials: a first look in half of that
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3
     python benchmarks/compare.py --table --write        only put what is known into the pages
