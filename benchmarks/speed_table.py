@@ -145,7 +145,9 @@ def short_table(rows: list[Row]) -> str:
 
 def about(rows: list[Row]) -> str:
     """Where and when: the machines and the days of what the tables show."""
-    shown = [row for workload in WORKLOADS for peer in (*TITLES, LIMIT) for row in newest(rows, workload, peer)]
+    shown = [
+        row for workload in WORKLOADS for peer in (*TITLES, LIMIT) for row in newest(rows, workload, peer)
+    ]
     machines = sorted({row["machine"] for row in shown})
     days = sorted({row["date"][:10] for row in shown})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"

@@ -153,11 +153,9 @@ class HostRows:
         """What acting computed for a tree of references."""
         if isinstance(tree, Ref):
             picked = self._call.results.pick(tree, leaves)
-            return (
-                picked[:count]
-                if isinstance(picked, np.ndarray)
-                else jax.tree.map(lambda a: a[:count], picked)
-            )
+            if isinstance(picked, np.ndarray):  # what nearly every environment takes
+                return picked[:count]
+            return jax.tree.map(lambda array: array[:count], picked)
         return jax.tree.map(lambda ref: self._picked(ref, leaves, count), tree, is_leaf=is_ref)
 
     def _with_apart(self, at: Any, apart: list[Any]) -> list[Any]:
