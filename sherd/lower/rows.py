@@ -2,13 +2,16 @@
 
 A batch of simulators that wait is as slow as the slowest of them, in every step. In a loop that only acts and
 steps, rows need not be at the same turn: keys depend on the turn and the environment, not on who is batched
-with whom. So a row is given its next action soon after it has come back, and all of them meet when the loop
-is over. Every call acts for the same number of rows, filled up if fewer are there: a product may round
-differently for another number, and what a run computes must not depend on who came first.
+with whom. So a row is given its next action once enough others have come back too (how many: patience.py), and
+all of them meet when the loop is over. Every call acts for the same number of rows, filled up if fewer are
+there: a product may round differently for another number, and what a run computes must not depend on who came
+first.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,14 +21,15 @@ import numpy as np
 from sherd.author.types import EnvState
 from sherd.graph.ir import Ref, Scope, Value, is_ref, refs_in
 from sherd.lower.parts import Clock, HostNode, Store, fill
+from sherd.lower.patience import Patience
 from sherd.lower.regions import roles_in
 from sherd.lower.scopes import HostStack
 from sherd.lower.unit_call import UnitCall, env_axes
 from sherd.spaces import HostEnv, RowwiseEnv
 
-ROWS_OF_A_CALL = 16
-# Acting waits until an eighth of the rows are back: fewer would not be worth a call, more would wait longer.
-_SHARE = 8
+# A call costs about as much for 32 rows of a small network as for 8; of a large one it does not, and the
+# fewer of those there are, the less is filled up.
+_MOST_ROWS, _STEP = 32, 8
 
 
 def goes_by_rows(scope: Scope, env: HostEnv | None) -> bool:
@@ -34,6 +38,15 @@ def goes_by_rows(scope: Scope, env: HostEnv | None) -> bool:
         return False
     roles = [roles_in(item) for item in scope.body]
     return len(roles) > 1 and roles[-1] == {"env"} and all(role == {"act"} for role in roles[:-1])
+
+
+def rows_of_a_call(envs: int) -> int:
+    """For how many rows every call acts.
+
+    >>> [rows_of_a_call(envs) for envs in (2, 8, 20, 64)]
+    [8, 8, 24, 32]
+    """
+    return min(_MOST_ROWS, math.ceil(envs / _STEP) * _STEP)
 
 
 class HostRows:
@@ -58,11 +71,14 @@ class HostRows:
         self._words = [np.zeros((scope.trips * self._envs, size), np.int32) for _ in range(sets)]
         self._apart: list[dict[int, np.ndarray]] = [{} for _ in range(sets)]
         self._set = 0
-        self._last = np.zeros((ROWS_OF_A_CALL, size), np.int32)
+        self._rows, self._patience = rows_of_a_call(self._envs), Patience(self._envs)
+        self._last = np.zeros((self._rows, size), np.int32)
         self._leaves = self._leaves_of(self._last)
-        self._fill = [np.arange(ROWS_OF_A_CALL) % max(1, count) for count in range(ROWS_OF_A_CALL + 1)]
+        self._fill = [np.arange(self._rows) % max(1, count) for count in range(self._rows + 1)]
         self._stacks = [HostStack(stack, scope.trips, rollouts, [node, self]) for stack in scope.stacks]
         self.fits = self._splits(values) and not any(stack.copied for stack in self._stacks)
+        whole = self.fits and not self._call.results.apart
+        self._picked = self._pick(self._leaves) if whole else None  # views of what every call is written to
 
     def _splits(self, values: dict[int, Value]) -> bool:
         """Whether what is carried, computed and acted on has its rows first."""
@@ -76,7 +92,8 @@ class HostRows:
         states = [ref for ref in self._call.cuts if ref.value == self._state.value]
         if not all(ref.path and ref.pick(seen) for ref in states):
             return False
-        return all(carry.result.value in self._call.outputs for carry in self._others)
+        computed = [carry.result for carry in self._others] + jax.tree.leaves(self._action, is_leaf=is_ref)
+        return all(is_ref(leaf) and leaf.value in self._call.outputs for leaf in computed)
 
     def run(self, store: Store, clock: Clock) -> None:
         """All turns of all rows."""
@@ -85,16 +102,18 @@ class HostRows:
         outcome, first = driver.stacked[1], driver.states.first.reshape(-1)
         terminated, truncated = outcome.terminated.reshape(-1), outcome.truncated.reshape(-1)
         turns, ready, left = np.zeros(envs, np.int32), np.arange(envs), envs
+        begun, enough = time.perf_counter(), self._patience.rows
         while left:
-            for low in range(0, len(ready), ROWS_OF_A_CALL):
-                rows = ready[low : low + ROWS_OF_A_CALL]
+            for low in range(0, len(ready), self._rows):
+                rows = ready[low : low + self._rows]
                 self._act(rows, turns[rows], clock.now)
-            back = np.array(self._env.finished(min(max(1, envs // _SHARE), left)))
+            back = np.array(self._env.finished(min(enough, left)))
             at = turns[back] * envs + back
             first[at + envs] = terminated[at] | truncated[at]
             turns[back] += 1
             ready = back[turns[back] < trips]
             left -= len(back) - len(ready)
+        self._patience.took(time.perf_counter() - begun)
         for turn in range(trips):
             driver.account(turn)
         for carry in self._env_carry:
@@ -128,6 +147,7 @@ class HostRows:
                 self._sources.append((np.asarray(leaf).reshape(-1, 1, *shape), changes))
         kept = jax.tree.leaves(driver.stacked[1].action)
         self._actions = [array.reshape(-1, *array.shape[2:]) for array in kept]
+        self._moved = [leaf for carry in self._others for leaf in jax.tree.leaves(self._carried[carry.inner])]
 
     def _act(self, rows: Any, turns: Any, now: Any) -> None:
         """Act for some rows, keep what was computed, and have them stepped."""
@@ -138,25 +158,22 @@ class HostRows:
         words, apart = self._call.act(cut, now, turns[fill_up], self._index[every])
         self._last[...] = words
         self._words[self._set][at] = self._last[:count]
-        leaves = self._with_apart(at, apart) if apart else self._leaves
-        for carry in self._others:
-            new = jax.tree.leaves(self._call.results.pick(carry.result, leaves))
-            for old, leaf in zip(jax.tree.leaves(self._carried[carry.inner]), new):
-                old[rows] = leaf[:count]
-        action = self._picked(self._action, leaves, count)
+        action, moves = self._picked or self._pick(self._with_apart(at, apart))
+        for old, leaf in zip(self._moved, moves):
+            old[rows] = leaf[:count]
+        if count < self._rows:
+            action = jax.tree.map(lambda leaf: leaf[:count], action)
         for kept, leaf in zip(self._actions, jax.tree.leaves(action)):
             kept[at] = leaf
         outs = self._driver.outs
         self._env.start(rows.tolist(), action, [outs[turn] for turn in turns.tolist()])
 
-    def _picked(self, tree: Any, leaves: list[Any], count: int) -> Any:
-        """What acting computed for a tree of references."""
-        if isinstance(tree, Ref):
-            picked = self._call.results.pick(tree, leaves)
-            if isinstance(picked, np.ndarray):  # what nearly every environment takes
-                return picked[:count]
-            return jax.tree.map(lambda array: array[:count], picked)
-        return jax.tree.map(lambda ref: self._picked(ref, leaves, count), tree, is_leaf=is_ref)
+    def _pick(self, leaves: list[Any]) -> tuple[Any, list[Any]]:
+        """Of the last call: actions, and what is carried, leaf by leaf. Both have all rows of a call."""
+
+        pick = self._call.results.pick
+        moves = [leaf for carry in self._others for leaf in jax.tree.leaves(pick(carry.result, leaves))]
+        return jax.tree.map(lambda ref: pick(ref, leaves), self._action, is_leaf=is_ref), moves
 
     def _with_apart(self, at: Any, apart: list[Any]) -> list[Any]:
         """The leaves of the last call with those that are not packed, which are kept here."""

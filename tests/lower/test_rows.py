@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
 
 import jax
@@ -22,7 +23,7 @@ from sherd.lower.rows import HostRows
 from sherd.policies.single import Single
 
 ENVS, ITERATIONS = 20, 3  # more than one call acts for, and not a multiple of that
-PAUSE, ROWS, HORIZON = 0.03, 4, 16
+PAUSE, ROWS, HORIZON = 0.02, 4, 16
 
 
 def waits(kind):
@@ -106,14 +107,14 @@ class Straggler(CartPoleEnv):
 
 def test_a_straggler_holds_up_nobody_else():
     program = program_of(PPO(horizon=HORIZON, epochs=1, minibatches=2), Straggler, ROWS)
-    program.run(1)  # compiles
+    program.run(10)  # compiles, and tries for how many to wait
     took = []
-    for _ in range(2):
+    for _ in range(3):
         begun = time.perf_counter()
         program.run(1)
         took.append(time.perf_counter() - begun)
     program.close()
-    assert min(took) < HORIZON * PAUSE / 2  # in lockstep somebody is slow in every step
+    assert statistics.median(took) < HORIZON * PAUSE / 2  # in lockstep somebody is slow in every step
 
 
 class Broken(CartPoleEnv):
