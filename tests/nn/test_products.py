@@ -14,6 +14,9 @@ SHAPES = {
     "narrow inputs": (300, 4, 8),
     "narrow outputs": (300, 8, 2),
     "square": (300, 8, 8),
+    "a head": (256, 200, 3),
+    "one output": (256, 200, 1),
+    "one output, few rows": (3, 8, 1),
 }
 
 
@@ -39,8 +42,9 @@ def test_a_product_is_a_product_in_every_derivative(shape):
             np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
-def test_the_narrower_operand_is_transposed_before_it_is_multiplied():
-    x, kernel = jnp.ones((4096, 64)), jnp.ones((64, 8))
+@pytest.mark.parametrize(("rows", "width"), [(4096, 64), (256, 256)])
+def test_the_narrower_operand_is_transposed_before_it_is_multiplied(rows, width):
+    x, kernel = jnp.ones((rows, width)), jnp.ones((width, 8))
     gradient = jax.jit(jax.grad(lambda kernel: jnp.tanh(product(x, kernel)).sum()))
     text = gradient.lower(kernel).as_text()
     assert "optimization_barrier" in text, "XLA would fold the transposition into the product again"
