@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 from gymnasium import spaces as gym_spaces
 
+from sherd.nn.once import computed_once
 from sherd.nn.squash import from_unit
 
 
@@ -23,4 +24,7 @@ def batch_noise(space: gym_spaces.Box, keys: jax.Array, draws: int) -> jax.Array
     >>> batch_noise(gym_spaces.Box(3, 4, (2,)), jax.random.split(jax.random.key(0), 5), 7).shape
     (7, 5, 2)
     """
-    return jax.vmap(lambda key: jax.random.normal(key, (draws, *space.shape)), out_axes=1)(keys)
+    # An action and its log-probability and the gradients of both all use it: drawn again for each of them, it
+    # took 300 us of SAC's 12,000 on both cores for an update.
+    noise = jax.vmap(lambda key: jax.random.normal(key, (draws, *space.shape)), out_axes=1)(keys)
+    return computed_once(noise)

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces as gym_spaces
 
 from sherd.author.randomness import as_keys
 from sherd.nn.heads import noisy_head, noisy_linear
+from sherd.nn.noise import batch_noise
 from sherd.nn.once import computed_once
 
 
@@ -20,6 +22,13 @@ def test_numbers_and_gradients_are_the_same():
     assert jax.grad(lambda x: (3 * computed_once(x)).sum())(jnp.ones(2)).tolist() == [3, 3]
     assert jax.vmap(computed_once)(jnp.arange(3)).tolist() == [0, 1, 2]
     assert computed_once(jnp.zeros((0, 2))).shape == (0, 2)
+
+
+def test_noise_for_a_batch_is_what_each_environment_draws():
+    keys = jax.random.split(jax.random.key(0), 3)
+    noise = batch_noise(gym_spaces.Box(-1, 1, (2,)), keys, 5)
+    for env, key in enumerate(keys):
+        np.testing.assert_array_equal(noise[:, env], jax.random.normal(key, (5, 2)))
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA fuses on a CPU")
