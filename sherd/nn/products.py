@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-# With fewer rows a gradient takes microseconds either way. The conformance tests, which compare bit by bit,
-# have fewer: how XLA rounds a product whose operand was transposed first depends on what is around it.
-_MANY_ROWS = 256
+# With fewer rows a gradient takes microseconds either way, unless one of the two is narrow: 128 rows of 64
+# and of 2 take 6.3 us, transposed 1.4 (8 updates of DQN: 1,127 us, then 1,072). The conformance tests, which
+# compare bit by bit, have fewer: how XLA rounds a product whose operand was transposed first depends on what
+# is around it.
+_MANY_ROWS, _MANY_NARROW_ROWS = 256, 128
 # A head: the gradient of its weights has few columns, which XLA's product is bad at. From 256 rows of 256
 # features to 6 outputs it takes 126 us, transposed 16; to 32 outputs 90 and 63, to 64 outputs 179 and 155.
 _FEW_OUTPUTS = 32
@@ -59,8 +61,9 @@ def _by_kernel(x: jax.Array, kernel: jax.Array) -> jax.Array:
     folding the transposition back into the product.
     """
     rows, (width, outputs), keep = x.shape[0], kernel.shape, jax.lax.optimization_barrier
+    many = _MANY_ROWS if width == outputs else _MANY_NARROW_ROWS
     hardly_more = rows < max(2 * width, 2 * outputs)
-    if rows < _MANY_ROWS or (hardly_more and outputs > _FEW_OUTPUTS):
+    if rows < many or (hardly_more and outputs > _FEW_OUTPUTS):
         return x @ kernel
     if width <= outputs:
         return keep(x.T).T @ keep(kernel)

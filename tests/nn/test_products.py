@@ -17,6 +17,8 @@ SHAPES = {
     "a head": (256, 200, 3),
     "one output": (256, 200, 1),
     "one output, few rows": (3, 8, 1),
+    "narrow, with fewer rows": (128, 8, 2),
+    "square, with fewer rows": (128, 8, 8),
 }
 
 
