@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sherd.author import Algorithm, Transition, act, learn, per_env, shared
+from sherd.author import Algorithm, Transition, act, as_vector, learn, per_env, shared
 from sherd.nn.discrete import action_of, index_of, require_discrete
 from sherd.nn.distributions import NEVER
 from sherd.nn.lookahead import Lookahead, Networks, look_ahead, look_along, of_action
@@ -103,7 +103,7 @@ class DQN(Algorithm):
 
     def optimiser(self) -> Any:
         clipping = optax.clip_by_global_norm(self.max_grad_norm)
-        return optax.chain(clipping, optax.adam(self.learning_rate, eps=self.adam_epsilon))
+        return as_vector(optax.chain(clipping, optax.adam(self.learning_rate, eps=self.adam_epsilon)))
 
     def state(self, params: Any) -> dict[str, Any]:
         memory = jax.tree.map(lambda leaf: leaf[0], self.model.initial_memory(1))

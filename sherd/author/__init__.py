@@ -7,5 +7,6 @@ In: an author's class. Out: the same loop executed eagerly, or recorded by which
 from sherd.author.algorithm import Algorithm
 from sherd.author.stage import act, learn
 from sherd.author.types import Transition, per_env, shared
+from sherd.author.vector import as_vector
 
-__all__ = ["Algorithm", "Transition", "act", "learn", "per_env", "shared"]
+__all__ = ["Algorithm", "Transition", "act", "as_vector", "learn", "per_env", "shared"]

@@ -12,6 +12,7 @@ import optax
 
 from sherd.author import reduce
 from sherd.author.types import LearnerState, Tree
+from sherd.author.vector import VectorOptimiser, vector
 from sherd.errors import UsageError, author_source
 
 WEIGHT = "weight"  # the metric that says how much a report counts
@@ -86,7 +87,7 @@ def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] 
     def update(
         learner: LearnerState, grads: Tree, metrics: Tree, scale: Any, when: Any, iteration: Any
     ) -> Any:
-        norm = optax.tree.norm(grads)
+        norm = optax.tree.norm(vector(grads) if isinstance(optimiser, VectorOptimiser) else grads)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"])
         failed = jnp.where((learner.failed < 0) & ~finite & when, iteration, learner.failed)
         halt = learner.stopped == iteration
