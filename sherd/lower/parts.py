@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,25 @@ class HostRegion:
 
     def __init__(self, region: Region, call: Callable[..., tuple[Any, ...]]) -> None:
         self.region, self._kept, self._call = region, region.kept, call
+        self._simplest = -1  # the output with the fewest arrays, once it is known
+        self._last: Any = ()
 
     def run(self, store: Store, clock: Clock) -> None:
         given = tuple(ref.pick(store[ref.value]) for ref in self.region.donated)
         others = tuple(ref.pick(store[ref.value]) for ref in self._kept)
         outputs = self._call(given, others, clock.now, clock.seed, clock.env_index)
         store.update(zip(self.region.outputs, outputs))
+        if not outputs:
+            return
+        if self._simplest < 0:
+            counts = [len(jax.tree.leaves(output)) or math.inf for output in outputs]
+            self._simplest = counts.index(min(counts))
+        self._last = outputs[self._simplest]
+
+    def wait(self) -> None:
+        """Until the last call is done: what a program gives is there all at once, so one array tells."""
+        jax.block_until_ready(self._last)
+        self._last = ()
 
 
 class HostNode:

@@ -17,6 +17,7 @@ from sherd.lower import Order, build
 from sherd.lower.begin import begin_host_program
 from sherd.lower.host import HostProgram, Setting
 from sherd.lower.parts import HostReceive, HostRegion, HostSend
+from sherd.lower.schedules import HostSchedules
 from sherd.lower.share import Share
 from sherd.lower.units import HostUnits
 from sherd.optimise import optimise
@@ -141,4 +142,4 @@ def test_schedules_of_a_learner_compile_with_what_uses_them():
     assert rate < rollout  # so that there is something to delay
     setting = Setting(0, 2, Share.of_replica(ENVS), ports=dict.fromkeys(learner.crossings))
     kinds = [type(part) for part in HostProgram(learner.graph, setting)._parts]
-    assert kinds == [HostRegion, HostSend, HostReceive, HostRegion, HostSend]
+    assert kinds == [HostSchedules, HostSend, HostReceive, HostRegion, HostSend]
