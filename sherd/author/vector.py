@@ -1,8 +1,9 @@
 """Optimise the parameters of a small network as one vector.
 
 An optimiser makes a handful of operations for every array of the parameters. On networks of a few thousand
-numbers each of them costs more than its arithmetic: of the 125 kernels of one of DQN's updates, 53 were
-Adam's and the norm's (8 updates of two 64-unit layers: 1,211 us, as one vector 1,153).
+numbers each of them costs more than its arithmetic: of about 125 kernels of one of DQN's updates, some 50
+were Adam's, the norm's and copies of their arrays (8 updates of two 64-unit layers: 1,211 us, as one vector
+1,153).
 """
 
 from __future__ import annotations

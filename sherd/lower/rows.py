@@ -2,10 +2,10 @@
 
 A batch of simulators that wait is as slow as the slowest of them, in every step. In a loop that only acts and
 steps, rows need not be at the same turn: keys depend on the turn and the environment, not on who is batched
-with whom. So a row is given its next action once enough others have come back too (how many: patience.py), and
-all of them meet when the loop is over. Every call acts for the same number of rows, filled up if fewer are
-there: a product may round differently for another number, and what a run computes must not depend on who came
-first.
+with whom. So a row is given its next action once enough others have come back too (how many: patience.py),
+and all of them meet when the loop is over. Every call acts for the same number of rows, filled up if fewer
+are there: a product may round differently for another number, and what a run computes must not depend on who
+came first.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def batch_noise(space: gym_spaces.Box, keys: jax.Array, draws: int) -> jax.Array
     >>> batch_noise(gym_spaces.Box(3, 4, (2,)), jax.random.split(jax.random.key(0), 5), 7).shape
     (7, 5, 2)
     """
-    # An action and its log-probability and the gradients of both all use it: drawn again for each of them, it
-    # took 300 us of SAC's 12,000 on both cores for an update.
+    # An action and its log-probability and the gradients of both all use it, and would draw it again each
+    # (an update of SAC takes 0.96 of the time, 34 pairs by turns).
     noise = jax.vmap(lambda key: jax.random.normal(key, (draws, *space.shape)), out_axes=1)(keys)
     return computed_once(noise)
