@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sherd.author import Algorithm, Transition, act, learn, per_env, shared
+    from sherd.author import Algorithm, Transition, act, as_vector, learn, per_env, shared
     from sherd.author.reduce import mean, moments, standardise
     from sherd.errors import RunError, UsageError
     from sherd.graph import Graph, check, trace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "sherd.author": ("Algorithm", "Transition", "act", "learn", "per_env", "shared"),
+    "sherd.author": ("Algorithm", "Transition", "act", "as_vector", "learn", "per_env", "shared"),
     "sherd.author.reduce": ("mean", "moments", "standardise"),
     "sherd.errors": ("RunError", "UsageError"),
     "sherd.graph": ("Graph", "check", "trace"),
@@ -37,6 +37,7 @@ __all__ = [
     "Transition",
     "UsageError",
     "act",
+    "as_vector",
     "check",
     "debug",
     "evaluate",
