@@ -83,4 +83,12 @@ def factorised_noise(keys: jax.Array, width: int, outputs: int) -> tuple[jax.Arr
 
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x @ kernel` for any leading axes."""
-    return product(x.reshape(-1, x.shape[-1]), kernel).reshape((*x.shape[:-1], kernel.shape[1]))
+    rows, outputs = x.reshape(-1, x.shape[-1]), kernel.shape[1]
+    if outputs == 1:
+        # A product with a single column is summed in an order that depends on the number of rows, so that how
+        # environments are shared out would show in the last bit. One with two columns is not, on processors
+        # with AVX-512; on others the last bit stays open, as for all products of fewer than 16 columns. The
+        # gradient keeps the second column: without it XLA fuses what comes before, and rounds otherwise in
+        # another program.
+        kernel = jnp.pad(kernel, ((0, 0), (0, 1)))
+    return product(rows, kernel)[:, :outputs].reshape((*x.shape[:-1], outputs))

@@ -31,12 +31,6 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     >>> jax.grad(lambda kernel: product(jnp.ones((9, 2)), kernel).sum())(jnp.ones((2, 3))).tolist()
     [[9.0, 9.0, 9.0], [9.0, 9.0, 9.0]]
     """
-    if kernel.shape[1] == 1:
-        # A product with a single column is summed in an order that depends on the number of rows, so that how
-        # environments are shared out would show in the last bit. One with two columns is not, on processors
-        # with AVX-512; on others the last bit stays open, as for all products of fewer than 16 columns. The
-        # gradient keeps its one column: that by x sums nothing, and XLA fuses it with the layer before.
-        return (x @ jnp.pad(kernel, ((0, 0), (0, 1))))[:, :1]
     return x @ kernel
 
 
