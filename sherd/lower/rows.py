@@ -27,8 +27,8 @@ from sherd.lower.scopes import HostStack
 from sherd.lower.unit_call import UnitCall, env_axes
 from sherd.spaces import HostEnv, RowwiseEnv
 
-# A call costs about as much for 32 rows of a small network as for 8; of a large one it does not, and the
-# fewer of those there are, the less is filled up.
+# Of a small network a call costs about as much for 32 rows as for 8. Of a large one it does not, so that a
+# few environments shall not pay for 32.
 _MOST_ROWS, _STEP = 32, 8
 
 
@@ -170,7 +170,6 @@ class HostRows:
 
     def _pick(self, leaves: list[Any]) -> tuple[Any, list[Any]]:
         """Of the last call: actions, and what is carried, leaf by leaf. Both have all rows of a call."""
-
         pick = self._call.results.pick
         moves = [leaf for carry in self._others for leaf in jax.tree.leaves(pick(carry.result, leaves))]
         return jax.tree.map(lambda ref: pick(ref, leaves), self._action, is_leaf=is_ref), moves
