@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from sherd.author import Algorithm, Transition, act, learn, shared
+from sherd.nn.once import computed_once
 from sherd.nn.soft import Soft, soft
 from sherd.nn.targets import polyak
 
@@ -84,7 +85,8 @@ class SAC(Algorithm):
         return loss.mean(), {"entropy": -log_prob.mean()}, log_prob
 
     def temperature_loss(self, params: Any, obs: Any, log_prob: Any) -> Any:
-        temperature = jnp.exp(params["temperature"])
+        # In one program with the other losses XLA would merge these few numbers' sums and round otherwise.
+        temperature, log_prob = jnp.exp(computed_once(params["temperature"])), computed_once(log_prob)
         lacking = log_prob + self.model.entropy_target(obs, self.entropy_ratio)
         return -(temperature * lacking).mean(), {"temperature": temperature}
 
