@@ -2,7 +2,8 @@
 
 Memory is the proportional set size where Linux tells it: what several processes share is counted once.
 Libraries that start daemons may leave them behind, also after a good end; whatever descends from the
-command is ended.
+command is ended. Those that share memory leave files in /dev/shm when they are stopped; such files are removed
+if they came during the command and no process uses them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC = Path("/proc")
+PROC, SHARED = Path("/proc"), Path("/dev/shm")
 BETWEEN_SAMPLES = 1.0
 
 
@@ -66,6 +67,7 @@ class Family:
 
 def run(command: list[str], limit: float, variables: dict[str, str], folder: str) -> Ended:
     """Run a command in a folder for at most `limit` seconds."""
+    before = _shared_files()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL, cwd=folder
@@ -82,9 +84,36 @@ def run(command: list[str], limit: float, variables: dict[str, str], folder: str
         finally:
             family.end()
             process.wait()
+            _remove_unused(_shared_files() - before)
         output.seek(0)
         errors.seek(0)
         return Ended(output.read(), errors.read(), code, family.peak_mb or None)
+
+
+def _shared_files() -> set[Path]:
+    return {entry for entry in SHARED.iterdir() if entry.is_file()} if SHARED.exists() else set()
+
+
+def _remove_unused(files: set[Path]) -> None:
+    """Remove files that no living process has mapped or open."""
+    if not files:
+        return
+    used = set()
+    for pid in _all_processes():
+        try:
+            used |= {Path(line.split(maxsplit=5)[-1]) for line in _maps(pid) if str(SHARED) in line}
+            used |= {entry.readlink() for entry in (PROC / str(pid) / "fd").iterdir()}
+        except OSError:  # it has gone, or is somebody else's
+            continue
+    for file in files - used:
+        try:
+            file.unlink(missing_ok=True)
+        except PermissionError:
+            continue
+
+
+def _maps(pid: int) -> list[str]:
+    return (PROC / str(pid) / "maps").read_text().splitlines()
 
 
 def _all_processes() -> list[int]:

@@ -1,12 +1,23 @@
-"""The scripts of the other libraries say what they are, and what they need, where none of it is installed."""
+"""The scripts of the other libraries say what they are and what they need, and leave nothing behind."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parent.parent / "benchmarks" / "peers").glob("run_*.py"))
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = sorted((BENCHMARKS / "peers").glob("run_*.py"))
+LEAVES_MEMORY = """
+from multiprocessing import shared_memory, resource_tracker
+import time
+block = shared_memory.SharedMemory(create=True, size=64)
+resource_tracker.unregister(block._name, "shared_memory")
+print(block.name, flush=True)
+time.sleep(60)
+"""
 
 
 def run_bare(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -31,3 +42,17 @@ def test_a_missing_library_is_one_line_with_a_fix(script: Path) -> None:
     assert line.startswith(f"{script.name}: No module named ")
     name = script.stem.removeprefix("run_").replace("_", "-")
     assert (f"environments.py {name}`" if name not in ("sherd", "limits") else "pip install -e .") in line
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory has no files here")
+def test_what_a_stopped_library_left_in_shared_memory_is_removed(tmp_path: Path) -> None:
+    found = importlib.util.spec_from_file_location("processes", BENCHMARKS / "processes.py")
+    assert found is not None and found.loader is not None
+    processes = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = processes
+    found.loader.exec_module(processes)
+    done = processes.run([sys.executable, "-c", LEAVES_MEMORY], 3.0, dict(os.environ), str(tmp_path))
+    assert done.code is None, done
+    name = done.output.strip()
+    assert name
+    assert not (Path("/dev/shm") / name).exists()

@@ -194,6 +194,6 @@ def _limit(spec: WorkerSpec) -> None:
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(spec.threads)
     many = "true" if spec.threads > 1 else "false"
-    flags = f"--xla_cpu_multi_thread_eigen={many} intra_op_parallelism_threads={spec.threads}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    flag = f"--xla_cpu_multi_thread_eigen={many}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     os.environ.update(spec.environ)
