@@ -12,18 +12,20 @@ from typing import Any
 import jax.numpy as jnp
 
 from sherd.author import ops
+from sherd.author.actions import require_action
 from sherd.author.algorithm import Algorithm
 from sherd.author.replay import Replay
 from sherd.author.stage import Backend, Op, key_kind
 from sherd.author.types import EnvironmentStep, Transition, Tree, Update
 from sherd.errors import UsageError, author_source, nearest
+from sherd.spaces import Space
 
 
 class Env:
     """The environments. `obs` is what to act on; `first` tells which episodes have just begun."""
 
-    def __init__(self, backend: Backend, stepping: EnvironmentStep) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, space: Space, stepping: EnvironmentStep) -> None:
+        self._backend, self._space = backend, space
         self._op = Op("step", "env", stepping.function, "env")
 
     @property
@@ -43,6 +45,7 @@ class Env:
 
     def step(self, action: Tree, extra: Tree = ()) -> Transition:
         """Step every environment; `extra` is recorded with the transition for learning."""
+        require_action(self._space, self._backend.types_of(action), self.num_envs)
         state = self._backend.read("env")
         stepped, transition, episode = self._backend.call(self._op, (state, action))
         self._backend.write("env", stepped)
@@ -218,7 +221,7 @@ def make_handles(
 ) -> dict[str, Any]:
     """All handles over a backend, by the names a loop asks for them."""
     return {
-        "env": Env(backend, stepping),
+        "env": Env(backend, algorithm.spec.action, stepping),
         "learner": Learner(backend, algorithm),
         "state": State(backend, cells),
         "replay": Replay(backend),

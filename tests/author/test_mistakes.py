@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from gymnasium import spaces
 from small import Reinforce
 
+import sherd
 from sherd import UsageError, act, learn, per_env, shared, trace
+from sherd.author.actions import require_action
 from sherd.envs import describe
 
 CARTPOLE = describe("CartPole-v1")
@@ -375,3 +379,74 @@ def test_no_minibatches():
 
     with pytest.raises(UsageError, match="minibatches is 0"):
         trace(None_(), CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("action", "what"),
+    [
+        (lambda obs: jnp.zeros(obs.shape[0]), "the action is float32 of shape (8,)"),
+        (lambda obs: obs[:, :2], "the action is float32 of shape (8, 2)"),
+        (lambda obs: jnp.int32(1), "the action is int32 of shape ()"),
+        (lambda obs: jnp.zeros((obs.shape[0], 1), jnp.int32), "the action is int32 of shape (8, 1)"),
+        (lambda obs: (jnp.zeros(obs.shape[0], jnp.int32), ()), "the action is a tuple of 2 parts"),
+    ],
+)
+def test_an_action_that_is_none_of_the_space(action, what):
+    @dataclass(frozen=True)
+    class Inept(Reinforce):
+        @act
+        def explore(self, params, obs):
+            del params
+            return action(obs), {}
+
+    message = refused(Inept(), "env.unroll")
+    assert f"{what}, but Discrete(2) wants int32 of shape (8,)" in message
+
+
+def test_a_wrong_action_is_refused_by_an_eager_run_too():
+    @dataclass(frozen=True)
+    class Inept(Reinforce):
+        def loop(self, env, learner):
+            env.step(jnp.float32(1))
+
+    with pytest.raises(
+        UsageError, match=r"is float32 of shape \(\), but Discrete\(2\) wants int32 of shape \(2,\)"
+    ):
+        sherd.debug(Inept(), "CartPole-v1", envs=2, iterations=1)
+
+
+NESTED = spaces.Dict({"go": spaces.Discrete(2), "arm": spaces.Tuple([spaces.Box(-1, 1, (3,))])})
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (spaces.Discrete(2), jnp.zeros(4, jnp.uint8)),
+        (spaces.Discrete(2), jnp.zeros(4, bool)),
+        (spaces.Discrete(2, start=3), jnp.zeros(4, jnp.int32)),
+        (spaces.MultiDiscrete([2, 3]), jnp.zeros((4, 2), jnp.int8)),
+        (spaces.MultiBinary(3), jnp.zeros((4, 3), jnp.int32)),
+        (spaces.Box(-1, 1, (3,), np.float64), jnp.zeros((4, 3), jnp.bfloat16)),
+        (spaces.Box(-1, 1, (3,)), jnp.zeros((4, 3), jnp.int32)),
+        (spaces.Box(-1, 1, ()), jnp.zeros(4)),
+        (spaces.Box(0, 9, (3,), np.uint8), jnp.zeros((4, 3), jnp.int32)),
+        (NESTED, {"go": jnp.zeros(4, jnp.int32), "arm": [jnp.zeros((4, 3))], "note": ()}),
+    ],
+)
+def test_actions_that_mean_the_same_in_another_dtype_are_taken(space, action):
+    require_action(space, action, 4)
+
+
+@pytest.mark.parametrize(
+    ("action", "what"),
+    [
+        ({"go": jnp.zeros(4, jnp.int32)}, "the action is a dict with the keys go"),
+        (jnp.zeros(4), "the action is one array"),
+        ({"go": jnp.zeros(4, jnp.int32), "arm": ()}, "the action's leaf 'arm' is a tuple of 0 parts"),
+        ({"go": jnp.zeros(4, jnp.int32), "arm": (jnp.zeros(4),)}, "the action's leaf 'arm/0' is float32 of"),
+    ],
+)
+def test_the_leaf_of_a_wrong_action_is_named(action, what):
+    with pytest.raises(UsageError, match=what) as caught:
+        require_action(NESTED, action, 4)
+    assert "fix:" in str(caught.value)
