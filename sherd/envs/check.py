@@ -19,7 +19,16 @@ from sherd.envs.host import atari, envpool
 from sherd.envs.host import gymnasium as loop
 from sherd.envs.host.faults import blamed_line
 from sherd.envs.host.faulty_batch import batch_faults
-from sherd.envs.host.faulty_leaf import Fault, difference, faults, flat, mask_fault, named, sample_action
+from sherd.envs.host.faulty_leaf import (
+    Fault,
+    Unsound,
+    difference,
+    faults,
+    flat,
+    mask_fault,
+    named,
+    sample_action,
+)
 from sherd.errors import RunError
 from sherd.spaces import GraphEnv, carried_dtype, space_map, tree_map
 
@@ -77,6 +86,9 @@ def check_env(env: Any, steps: int = 1000, seed: int = 0) -> Findings:
             _check_adapter(env, min(steps, _REPLAYED), seed, findings)
     except _Broken:
         pass
+    except Unsound as error:
+        for fault in error.found:
+            findings.report(fault.kind, fault.leaf, fault.what, fault.fix)
     except RunError as error:
         source = blamed_line(error.__cause__) if error.__cause__ else None
         findings.report("raised", "", str(error), f"see {source}" if source else "see the message")

@@ -15,6 +15,7 @@ import gymnasium
 
 from sherd.envs.host import atari, cheetah, envpool, minatar, vectorised
 from sherd.envs.host import gymnasium as loop
+from sherd.envs.host.faulty_leaf import Unsound
 from sherd.errors import UsageError, nearest
 from sherd.imports import load_object
 from sherd.spaces import EnvSpec, GraphEnv, HostEnv, require_supported
@@ -99,7 +100,9 @@ def make_graph(env: Any, **options: Any) -> GraphEnv:
     if isinstance(target, str):
         return _graph_by_id(target, options)
     if not _is_graph(target) or isinstance(target, type):
-        return target(**options)
+        # A class may have the spec of what it makes, whose id is not what the user wrote.
+        name = env if isinstance(env, str) else getattr(env, "__qualname__", name_of(env))
+        return loop.call(name, target, **options)
     if options:
         raise UsageError(f"{name_of(env)} is already built, so it takes no options: {sorted(options)}")
     return target
@@ -138,10 +141,22 @@ def _describe(env: Any, options: dict[str, Any]) -> EnvSpec:
         batch = make_host(env, 1, 0, **options)
         batch.close()
         return batch.spec
-    spec = make_graph(env, **options).spec
+    graph_env = make_graph(env, **options)
+    spec = graph_env.spec
     require_supported(spec.id, "observation", spec.observation)
     require_supported(spec.id, "action", spec.action)
+    # Those that have an id are ours or a library's, and tracing brax takes a while.
+    if not isinstance(load(env), str):
+        _require_sound(graph_env)
     return spec
+
+
+def _require_sound(env: GraphEnv) -> None:
+    from sherd.envs.graph.faults import graph_faults
+
+    found = list(graph_faults(env))
+    if found:
+        raise Unsound(found)
 
 
 def _remembered(memory: dict[Any, Any], key: Any, compute: Callable[[], Any]) -> Any:

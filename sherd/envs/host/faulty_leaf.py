@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from sherd.errors import UsageError
 from sherd.spaces import MASK_KEY, Space, carried_dtype
 
 
@@ -20,6 +21,14 @@ class Fault:
     leaf: str
     what: str
     fix: str
+
+
+class Unsound(UsageError):
+    """An environment that cannot be trained on, with everything that is known to be wrong with it."""
+
+    def __init__(self, found: Sequence[Fault]) -> None:
+        super().__init__(f"{found[0].what}\n  fix: {found[0].fix}")
+        self.found = found
 
 
 def faults(space: Space, value: Any, path: str = "", carried: bool = False) -> Iterator[Fault]:

@@ -183,18 +183,35 @@ def _missing(env_id: str, error: Exception) -> UsageError:
     return UsageError(f"{env_id} cannot be built: {error}")
 
 
-def call_factory(env_id: str, factory: Callable[..., Any], **options: Any) -> gymnasium.Env[Any, Any]:
-    """The environment that a user's callable returns, or an error that says what it returned."""
+def call(env_id: str, factory: Callable[..., Any], **options: Any) -> Any:
+    """What a user's callable returns; what it raises is said with the environment and the line."""
     try:
-        env = factory(**options)
+        return factory(**options)
     except SherdError:
         raise
     except (Exception, SystemExit) as error:
         raise env_failed(env_id, 0, "its constructor", error) from error
+
+
+def call_factory(env_id: str, factory: Callable[..., Any], **options: Any) -> gymnasium.Env[Any, Any]:
+    """The environment that a user's callable returns, or an error that says what it returned."""
+    env = call(env_id, factory, **options)
     if isinstance(env, gymnasium.Env):
         return env
     batched = isinstance(env, gymnasium.vector.VectorEnv)
+    if not batched and hasattr(env, "reset") and hasattr(env, "step"):
+        raise _of_no_kind(env_id, env)
     raise UsageError(
         f"{env_id} returned {'a vector environment' if batched else type(env).__name__}.\n"
         "  fix: return one gymnasium.Env; Sherd does the batching"
+    )
+
+
+def _of_no_kind(env_id: str, env: Any) -> UsageError:
+    spec = getattr(env, "spec", None)
+    has = "it has no spec" if spec is None else f"the kind in its spec is {getattr(spec, 'kind', None)!r}"
+    return UsageError(
+        f"{env_id}: {type(env).__name__} is neither a gymnasium.Env nor a graph environment: {has}.\n"
+        "  fix: a simulator is a subclass of gymnasium.Env; an environment in JAX has "
+        'spec = sherd.spaces.EnvSpec(id, observation, action, kind="graph")'
     )
