@@ -126,5 +126,7 @@ def test_options_and_bad_actions():
     batch.set_state(np.full((4, 2), 5.0))
     batch.step(np.zeros(2, np.int32), out)
     assert out.reward.tolist() == [-1.0, -1.0]
-    with pytest.raises(RunError, match="outside Discrete"):
+    with pytest.raises(
+        RunError, match=r"environment 1 was given the action 2, .* outside Discrete\(2\)\n  fix: "
+    ):
         batch.step(np.array([0, 2], np.int32), out)

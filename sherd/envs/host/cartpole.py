@@ -28,6 +28,7 @@ class CartPoles:
         self.num_envs = count = int(model.num_envs)
         self.spec = EnvSpec(env_id, model.single_observation_space, model.single_action_space, "host")
         self._model = model
+        self._first_index = first_index
         self._keys = stream_keys(seed, first_index, count)
         self._episode = np.zeros(count, np.int64)
         self._starts = np.zeros((count, _AHEAD, 4))
@@ -74,6 +75,13 @@ class CartPoles:
             self._start(rows)
         np.copyto(out.obs, self._observed, casting="same_kind")
 
+    def _refused(self, action: np.ndarray) -> RunError:
+        row = int(np.flatnonzero((action < 0) | (action > 1))[0])
+        return RunError(
+            f"{self.spec.id}: environment {self._first_index + row} was given the action {action[row]}, "
+            "which lies outside Discrete(2)\n  fix: give env.step the action 0 or 1 for each environment"
+        )
+
     def _integrate(self, action: np.ndarray) -> None:
         model, force, cos, sin, temp, spare = (
             self._model,
@@ -86,7 +94,7 @@ class CartPoles:
         try:
             self._forces.take(action, out=force)
         except IndexError as error:
-            raise RunError(f"{self.spec.id}: an action lies outside Discrete(2): {error}") from error
+            raise self._refused(np.asarray(action)) from error
         np.cos(self._theta, out=cos)
         np.sin(self._theta, out=sin)
         # temp = (force + polemass_length * theta_dot ** 2 * sin) / total_mass
