@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sherd.envs import check_env
+from sherd.envs import check_env, describe
 from sherd.envs.host.faulty_batch import batch_faults
 from sherd.envs.host.gymnasium import LoopEnv
+from sherd.errors import RunError
 from sherd.spaces import EnvSpec
 
 
@@ -173,6 +174,19 @@ def test_an_exception_is_traced_to_the_users_line():
     (problem,) = check_env(Wrong.RaisesInStep)
     assert "test_check.py:" in problem.fix
     assert "1 / (3 - self.count)" in problem.fix
+
+
+class NoLicence(Sound):
+    def __init__(self):
+        raise RuntimeError("no licence")
+
+
+def test_a_constructor_that_raises_is_not_sent_to_the_command_that_found_it():
+    (problem,) = check_env(NoLicence)
+    assert "failed in its constructor: RuntimeError: no licence" in problem.what
+    assert str(problem).count("fix:") == 1
+    with pytest.raises(RunError, match=r"\n  fix: mend the constructor"):
+        describe(NoLicence)
 
 
 class Masked(gymnasium.Env):

@@ -8,6 +8,7 @@ import traceback
 from sherd.errors import RunError, Source
 
 _SHERD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+CONSTRUCTOR = "its constructor"
 
 
 def blamed_line(error: BaseException) -> Source | None:
@@ -28,10 +29,17 @@ def env_failed(env_id: str, index: int, during: str, error: BaseException) -> Ru
       fix: `sherd check-env Toy-v0` steps one environment alone and names what is wrong
     """
     source = blamed_line(error)
-    # A class or function that was passed in has no id: the command finds it in its module.
-    name = env_id if any(mark in env_id for mark in "-/:") else f"your_module:{env_id}"
     where = f"\n  at {source.quoted()}" if source else ""
     return RunError(
         f"{env_id}: environment {index} failed in {during}: {type(error).__name__}: {error}{where}\n"
-        f"  fix: `sherd check-env {name}` steps one environment alone and names what is wrong"
+        f"  fix: {_fix(env_id, during)}"
     )
+
+
+def _fix(env_id: str, during: str) -> str:
+    if during == CONSTRUCTOR:
+        # Nothing can be stepped, so the command would only say the same.
+        return "mend the constructor; making one by hand in Python shows the whole traceback"
+    # A class or function that was passed in has no id: the command finds it in its module.
+    name = env_id if any(mark in env_id for mark in "-/:") else f"your_module:{env_id}"
+    return f"`sherd check-env {name}` steps one environment alone and names what is wrong"

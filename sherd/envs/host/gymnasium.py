@@ -18,13 +18,15 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
-from sherd.envs.host.faults import env_failed
+from sherd.envs.host.faults import CONSTRUCTOR, env_failed
 from sherd.envs.host.leaves import action_rows, misshapen, row_writer
 from sherd.envs.host.mujoco import quiet_loading
 from sherd.envs.host.seeding import env_seeds
 from sherd.envs.host.threads import METADATA, Threads
 from sherd.errors import SherdError, UsageError, missing_extra
 from sherd.spaces import EnvSpec, StepOut, Tree, require_supported, tree_map
+
+_MUJOCO = "gymnasium.envs.mujoco"
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -153,33 +155,35 @@ def make_one(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """One environment by its registered id, with Gymnasium's warnings kept from the user."""
     name = env_id.rpartition(":")[2]
     try:
-        with warnings.catch_warnings(), quiet_loading() if _is_mujoco(env_id) else nullcontext():
+        with warnings.catch_warnings(), quiet_loading() if _comes_from(_MUJOCO, env_id) else nullcontext():
             warnings.simplefilter("ignore")
             return gymnasium.make(name, disable_env_checker=True, **options)
     except ImportError as error:
         raise _missing(env_id, error) from error
     except TypeError as error:
         if not options:
-            raise env_failed(env_id, 0, "its constructor", error) from error
+            raise env_failed(env_id, 0, CONSTRUCTOR, error) from error
         raise UsageError(f"{env_id} does not take these options: {error}") from error
     except gymnasium.error.Error as error:
         # DependencyNotInstalled is a gymnasium error, not an ImportError.
         raise _missing(env_id, error) from error
     except (Exception, SystemExit) as error:
-        raise env_failed(env_id, 0, "its constructor", error) from error
+        raise env_failed(env_id, 0, CONSTRUCTOR, error) from error
 
 
-def _is_mujoco(env_id: str) -> bool:
+def _comes_from(package: str, env_id: str) -> bool:
     spec = registered(env_id)
-    return spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point)
+    return spec is not None and package in str(spec.entry_point)
 
 
 def _missing(env_id: str, error: Exception) -> UsageError:
-    if _is_mujoco(env_id):
+    if _comes_from(_MUJOCO, env_id):
         # Gymnasium's MuJoCo environments load imageio even when nothing is drawn.
         for package in ("mujoco", "imageio"):
             if importlib.util.find_spec(package) is None:
                 return missing_extra(package, "mujoco", env_id)
+    if _comes_from("gymnasium.envs.box2d", env_id) and importlib.util.find_spec("Box2D") is None:
+        return missing_extra("Box2D", "box2d", env_id)
     return UsageError(f"{env_id} cannot be built: {error}")
 
 
@@ -190,7 +194,7 @@ def call(env_id: str, factory: Callable[..., Any], **options: Any) -> Any:
     except SherdError:
         raise
     except (Exception, SystemExit) as error:
-        raise env_failed(env_id, 0, "its constructor", error) from error
+        raise env_failed(env_id, 0, CONSTRUCTOR, error) from error
 
 
 def call_factory(env_id: str, factory: Callable[..., Any], **options: Any) -> gymnasium.Env[Any, Any]:
