@@ -137,7 +137,8 @@ class Session:
             raise RunError(
                 f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
                 f"  at {lines[0]}\n"
-                "  fix: try a smaller learning rate, or step through it with sherd.debug(...)"
+                "  fix: try a smaller learning rate, or step through it with sherd.debug(...); "
+                f"`sherd check-env {self.graph.spec.id}` looks for NaN in the observations"
             )
 
     def _kept(self) -> str:

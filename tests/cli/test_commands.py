@@ -205,6 +205,7 @@ def test_nan_loss_ends_the_run_and_keeps_the_last_good_parameters(sherd: Command
     assert outcome.code == 1
     assert "sherd: iteration 3: the loss or its gradient is not finite" in outcome.err
     assert "mine.py:" in outcome.err
+    assert "`sherd check-env mine:Plain` looks for NaN in the observations" in outcome.err
     assert "Traceback" not in outcome.err
     assert outcome.out == ""
     kept = _params(home / "bad")
