@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from sherd.author import reduce
 from sherd.author.ops import WEIGHT
 from sherd.author.types import Episode
+from sherd.errors import Source
 from sherd.graph.ir import Graph
 
 Summary = dict[str, Any]
@@ -31,6 +32,22 @@ def metric_names(graph: Graph) -> list[dict[str, str]]:
     return names
 
 
+def update_metrics(graph: Graph) -> list[tuple[Source, list[str]]]:
+    """Every `learner.step` of the loop: its line, and the names of the metrics that say whether it is finite.
+
+    Reports leave scopes in program order, so the reports of updates are those of the nodes that apply them.
+    """
+    types = [graph.values[stack.outer].type for stack in graph.reports if stack.channel == "metrics"]
+    updates = [shown for kinds, shown in zip(types, metric_names(graph)) if WEIGHT in kinds]
+    applied = [node for node in graph.nodes() if node.role == "apply"]
+    found = []
+    for node, shown in zip(applied, updates):
+        part = node.op.name.removeprefix("update")[1:]
+        keys = [f"{part}_{key}" if part else key for key in ("loss", "grad_norm")]
+        found.append((node.source, [shown[key] for key in keys]))
+    return found
+
+
 def summarise_reports(names: list[dict[str, str]], reports: tuple[dict[str, Any], ...]) -> Summary:
     """Weighted means of the metrics over everything an iteration reported."""
     summary = {}
@@ -42,7 +59,9 @@ def summarise_reports(names: list[dict[str, str]], reports: tuple[dict[str, Any]
             spread = jnp.broadcast_to(weight, value.shape) if weight.ndim else weight
             # Where an update was left out its metrics may be anything, also not finite.
             counted = jnp.where(spread > 0, value * spread, 0.0)
-            summary[shown] = counted.sum() / total if weight.ndim else value.mean()
+            summary[shown] = (
+                counted.sum() / total if weight.ndim else jnp.where(weight > 0, value.mean(), 0.0)
+            )
     return summary
 
 

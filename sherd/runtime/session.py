@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sherd.errors import RunError
+from sherd.errors import RunError, Source
 from sherd.graph.ir import Graph
+from sherd.lower.summary import update_metrics
 from sherd.runtime.events import Sink
 from sherd.runtime.rundir import RunDirectory
 
@@ -28,6 +29,8 @@ class Session:
         self.iteration = self.episodes = 0
         self.began = time.perf_counter()
         self.interrupted = False
+        self._updates = update_metrics(graph)
+        self._failing: dict[int, Source] = {}
         self._closing: dict[str, Any] = {}
         self._recent: list[tuple[float, float]] = []
         self._steady: list[tuple[float, int]] = []  # the first report, after compiling, and the last
@@ -130,19 +133,27 @@ class Session:
                     "  fix: look for NaN or infinity in its step(); "
                     f"`sherd check-env {self.graph.spec.id}` helps"
                 )
+            self._note_failing(first + position, summary)
+        # The cells of other processes come later than their summaries.
         cells = running.cells
         failed = int(cells["learner"].failed) if "learner" in cells else -1
         if failed >= 0:
-            lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
+            source = self._failing.get(failed, self._updates[0][0])
             raise RunError(
                 f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
-                f"  at {lines[0]}\n"
+                f"  at {source.quoted()}\n"
                 "  fix: try a smaller learning rate, or step through it with sherd.debug(...)"
             )
 
+    def _note_failing(self, iteration: int, summary: dict[str, float]) -> None:
+        """Remember the line of the first update of an iteration that is not finite."""
+        for source, names in self._updates:
+            if not all(math.isfinite(summary.get(name, 0.0)) for name in names):
+                self._failing.setdefault(iteration, source)
+                return
+
     def _kept(self) -> str:
-        where = f" in {self.directory.path}" if self.directory else ""
-        return f"; the last good parameters are kept{where}"
+        return f"; the last good parameters are kept in {self.directory.path}" if self.directory else ""
 
     def _save(self, cells: dict[str, Any], noted: bool = False) -> None:
         if self.directory and "learner" in cells:
