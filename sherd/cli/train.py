@@ -144,8 +144,7 @@ def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) ->
             else "its last training episodes"
         )
         lines.append(f"return {mean} over {over}")
-    if summary.get("bottleneck"):
-        lines.append(summary["bottleneck"])
+    lines += [summary[name] for name in ("bottleneck", "warning") if summary.get(name)]
     lines.append(
         f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,19 +34,35 @@ def metric_names(graph: Graph) -> list[dict[str, str]]:
     return names
 
 
-def update_metrics(graph: Graph) -> list[tuple[Source, list[str]]]:
-    """Every `learner.step` of the loop: its line, and the names of the metrics that say whether it is finite.
+@dataclass(frozen=True)
+class UpdateMetrics:
+    """What one `learner.step` reports: all names, and those that tell whether it was made and is finite."""
+
+    source: Source
+    shown: tuple[str, ...]
+    telling: tuple[str, ...]
+
+    def left_out(self, summary: Summary) -> bool:
+        """Whether no such update was made in an iteration: nothing counted, so that every mean is zero."""
+        return not any(summary.get(name) for name in self.telling)
+
+    def failed(self, summary: Summary) -> bool:
+        """Whether an update was not finite in an iteration."""
+        return not all(math.isfinite(summary.get(name, 0.0)) for name in self.telling)
+
+
+def update_metrics(graph: Graph) -> list[UpdateMetrics]:
+    """What every `learner.step` of the loop reports, in the order of the loop.
 
     Reports leave scopes in program order, so the reports of updates are those of the nodes that apply them.
     """
     types = [graph.values[stack.outer].type for stack in graph.reports if stack.channel == "metrics"]
     updates = [shown for kinds, shown in zip(types, metric_names(graph)) if WEIGHT in kinds]
-    applied = [node for node in graph.nodes() if node.role == "apply"]
     found = []
-    for node, shown in zip(applied, updates):
-        part = node.op.name.removeprefix("update")[1:]
-        keys = [f"{part}_{key}" if part else key for key in ("loss", "grad_norm")]
-        found.append((node.source, [shown[key] for key in keys]))
+    for node, shown in zip((node for node in graph.nodes() if node.role == "apply"), updates):
+        part = next(key.removesuffix("update_scale") for key in shown if key.endswith("update_scale"))
+        telling = tuple(shown[part + key] for key in ("loss", "grad_norm", "update_scale"))
+        found.append(UpdateMetrics(node.source, tuple(shown.values()), telling))
     return found
 
 

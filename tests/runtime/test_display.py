@@ -87,6 +87,18 @@ def test_plain_line_says_what_is_not_known_with_a_dash() -> None:
     )
 
 
+def test_a_loss_stays_on_the_line_while_nothing_more_is_learnt() -> None:
+    display, clock, out = plain_display()
+    for loss in (math.nan, 2.5, math.nan):
+        clock.now += 10
+        display.iteration({"steps": 100, "loss": loss})
+    assert [line.split("  ")[4] for line in out.getvalue().splitlines()[1:]] == [
+        "loss -",
+        "loss 2.5",
+        "loss 2.5",
+    ]
+
+
 def test_remaining_time_leaves_the_compilation_out() -> None:
     display, clock, out = plain_display()
     clock.now = 60.0  # the first iteration compiled

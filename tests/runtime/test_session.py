@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 from sherd import Algorithm, RunError, act, train
+from sherd.algorithms.dqn import DQN
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,13 @@ def test_parameters_are_said_to_be_kept_only_where_they_are(tmp_path):
     assert "kept" not in str(caught.value)
     with pytest.raises(RunError, match="the last good parameters are kept in"):
         train(TwoLosses("actor"), "CartPole-v1", run_dir=tmp_path / "run", **SMALL)
+
+
+def test_a_run_that_never_updates_says_so_and_why():
+    run = train(DQN(warm_up=1000, capacity=1000), "CartPole-v1", **SMALL)
+    assert run.summary["updates"] == 0
+    assert "replay is ready from 1,000 steps on (dqn.py:" in run.summary["warning"]
+    assert np.isnan(run.metrics["loss"]).all()
+    learnt = train(DQN(warm_up=32, capacity=1000, updates=1), "CartPole-v1", **SMALL)
+    assert learnt.summary["updates"] == np.isfinite(learnt.metrics["loss"]).sum() > 0
+    assert "warning" not in learnt.summary
