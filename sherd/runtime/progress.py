@@ -44,7 +44,7 @@ class Progress:
         self._clock = clock
         self._started = clock()
         self._row: Row = {}
-        self._loss = math.nan
+        self._loss = ("loss", math.nan)
         self._statuses: tuple[FragmentStatus, ...] = ()
         self._first: tuple[float, float] | None = None
         self._latest = (self._started, 0.0)
@@ -77,7 +77,7 @@ class Progress:
                 f"{math.floor(100 * self._fraction())}%",
                 f"{self._rate()} steps/s",
                 f"return {format_number(self._episode_return.value)}",
-                f"loss {format_number(self._loss)}",
+                f"{self._loss[0]} {format_number(self._loss[1])}",
                 f"elapsed {format_time(self._elapsed())}",
                 f"left {format_time(self._remaining())}",
             )
@@ -146,11 +146,12 @@ class Progress:
         return left / rate if rate > 0 else math.nan
 
 
-def _known_loss(row: Row, before: float) -> float:
+def _known_loss(row: Row, before: tuple[str, float]) -> tuple[str, float]:
     """The loss, or of several optimisers the first one's; where nothing was learnt, the one before."""
-    named = (value for name, value in row.items() if name.endswith("_loss"))
-    loss = number(row.get("loss", next(named, None)))
-    return loss if math.isfinite(loss) else before
+    parts = (name for name in row if name.endswith("_loss") and f"{name[:-5]}_update_scale" in row)
+    name = "loss" if "loss" in row else next(parts, "loss")
+    loss = number(row.get(name))
+    return (name, loss) if math.isfinite(loss) or name != before[0] else before
 
 
 class _RecentMean:

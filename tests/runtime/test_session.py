@@ -75,3 +75,9 @@ def test_a_run_that_never_updates_says_so_and_why():
     learnt = train(DQN(warm_up=32, capacity=1000, updates=1), "CartPole-v1", **SMALL)
     assert learnt.summary["updates"] == np.isfinite(learnt.metrics["loss"]).sum() > 0
     assert "warning" not in learnt.summary
+
+
+def test_metrics_have_the_order_of_the_loop_in_every_environment():
+    orders = [list(train(TwoLosses(), env, **SMALL).metrics) for env in ("CartPole-v1", "graph/CartPole-v1")]
+    assert orders[0] == orders[1]
+    assert orders[0].index("critic_loss") < orders[0].index("actor_loss")
