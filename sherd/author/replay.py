@@ -89,7 +89,7 @@ class Replay:
             raise UsageError(
                 f"a batch of {batch} cannot be drawn evenly from {envs} environments\n"
                 f"  at {author_source().quoted()}\n"
-                f"  fix: use a batch size that is a multiple of {envs}, or a number of environments that divides it"
+                f"  fix: use a batch size that is a multiple of {envs}, or as many environments as divide it"
             )
         draw = Op(
             "draw",

@@ -46,7 +46,7 @@ WRONG = [
     ("train ppo CartPole-v1 --algo.hidden 0", "hidden is 0", "--algo.hidden"),
     ("train ppo CartPole-v1 --algo.epochs 0", "epochs is 0", "--algo.epochs"),
     ("graph sac Pendulum-v1 --algo.horizon 0", "horizon is 0", "--algo.horizon"),
-    ("train dqn CartPole-v1 --envs 7", "128", "a number of environments that divides it"),
+    ("train dqn CartPole-v1 --envs 7", "128", "or as many environments as divide it"),
     ("train ppo CartPole-v1 extra", "unexpected argument 'extra'", "usage"),
     ("train ppo CartPole-v1 --algo.hidden 64 wide", "--algo.hidden", "wide"),
     ("train ppo CartPole-v1 --policy Fused", "Fused needs a graph environment", "--policy Single"),
