@@ -18,6 +18,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # Built-in algorithms are written exactly as a user's would be, so their lines count as the author's.
 _AUTHORED = os.path.join(_HERE, "algorithms")
 
+# Seeds are 64-bit integers, and a run's evaluation adds a little to its own.
+LARGEST_SEED = 2**63 - 2**20
+
 _STANDARD = os.path.dirname(os.path.abspath(difflib.__file__))
 
 
@@ -103,6 +106,20 @@ def nearest(name: str, options: Iterable[str]) -> str:
         return f"did you mean {folded[close[0]]!r}?"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"there are: {shown}"
+
+
+def require_range(name: str, value: float, least: float, most: float | None = None) -> None:
+    """Raise unless a number lies between two bounds, themselves allowed.
+
+    >>> require_range("seed", -1, 0)
+    Traceback (most recent call last):
+        ...
+    sherd.errors.UsageError: seed is -1, but must be at least 0
+    """
+    if value < least:
+        raise UsageError(f"{name} is {value}, but must be at least {least}")
+    if most is not None and value > most:
+        raise UsageError(f"{name} is {value}, but must be at most {most}")
 
 
 def missing_extra(package: str, extra: str, wanted_for: str) -> UsageError:

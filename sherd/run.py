@@ -22,7 +22,7 @@ from sherd.author.algorithm import Algorithm
 from sherd.author.eager import Debugged, run_eagerly
 from sherd.envs import describe, make_graph, make_host
 from sherd.envs.registry import name_of as env_name
-from sherd.errors import SherdWarning, UsageError, nearest
+from sherd.errors import LARGEST_SEED, SherdWarning, UsageError, nearest, require_range
 from sherd.executors import choose_executor, load_executor
 from sherd.graph import Graph, check, trace
 from sherd.graph.tiles import tile_acting
@@ -192,8 +192,7 @@ def make_config(fields: dict[str, Any]) -> RunConfig:
             raise UsageError(f"{name} is {value!r}, but must be a whole number")
         whole: dict[str, Any] = {name: int(value)}
         config = dataclasses.replace(config, **whole)
-        if value < least:
-            raise UsageError(f"{name} is {getattr(config, name)}, but must be at least {least}")
+        require_range(name, int(value), least, LARGEST_SEED if name == "seed" else None)
     return config
 
 
@@ -254,9 +253,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the run in a directory."""
     prepare_jax()
-    for name, value, least in (("episodes", episodes, 1), ("seed", seed or 0, 0)):
-        if value < least:
-            raise UsageError(f"{name} is {value}, but must be at least {least}")
+    require_range("episodes", episodes, 1)
+    require_range("seed", seed or 0, 0, LARGEST_SEED)
     directory = RunDirectory.open(run_dir)
     config = directory.read_config()
     if not isinstance(config, dict) or not {"algorithm", "env", "run"} <= set(config):

@@ -89,7 +89,8 @@ def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] 
     ) -> Any:
         norm = optax.tree.norm(vector(grads) if isinstance(optimiser, VectorOptimiser) else grads)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"])
-        failed = jnp.where((learner.failed < 0) & ~finite & when, iteration, learner.failed)
+        fails = (learner.failed < 0) & ~finite & when
+        failed = jnp.where(fails, iteration, learner.failed)
         halt = learner.stopped == iteration
         if stop_when is not None:
             halt = halt | (stop_when(metrics) & when)
@@ -103,7 +104,8 @@ def updating(optimiser: Any, part: str | None, stop_when: Callable[[Tree], Any] 
         about = {"loss": metrics["loss"], "grad_norm": norm, "update_scale": jnp.float32(scale)}
         named = {f"{part}_{name}" if part else name: value for name, value in about.items()}
         own = {name: value for name, value in metrics.items() if name != "loss"}
-        report = {**named, **own, WEIGHT: jnp.float32(go)}
+        # The update that fails counts, so that the iteration's metrics tell which one it was.
+        report = {**named, **own, WEIGHT: jnp.float32(go | fails)}
         params, optimiser_state, updates = _changed(learner, part, kept)
         return LearnerState(params, optimiser_state, updates, stopped, failed), report
 

@@ -88,7 +88,8 @@ class Replay:
         if batch % envs or batch < 1:
             raise UsageError(
                 f"a batch of {batch} cannot be drawn evenly from {envs} environments\n"
-                f"  at {author_source().quoted()}\n  fix: use a batch size that is a multiple of {envs}"
+                f"  at {author_source().quoted()}\n"
+                f"  fix: use a batch size that is a multiple of {envs}, or as many environments as divide it"
             )
         draw = Op(
             "draw",

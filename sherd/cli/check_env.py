@@ -9,7 +9,7 @@ import tyro
 
 from sherd.cli.arguments import Section, parse, require, take_positionals, wants_help
 from sherd.envs.check import check_env
-from sherd.errors import UsageError
+from sherd.errors import LARGEST_SEED, require_range
 
 USAGE = "sherd check-env ENV"
 DESCRIPTION = """\
@@ -36,9 +36,8 @@ def run(arguments: list[str]) -> int:
     if not wants_help(flags):
         require(found, ("ENV",), f"{USAGE} [flags]   e.g. sherd check-env CartPole-v1")
     options: Options = parse([Section("options", Options)], flags, USAGE, DESCRIPTION).options
-    for name, least in (("steps", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise UsageError(f"{name} is {getattr(options, name)}, but must be at least {least}")
+    require_range("steps", options.steps, 1)
+    require_range("seed", options.seed, 0, LARGEST_SEED)
     findings = check_env(found[0], options.steps, options.seed)
     for problem in findings:
         print(problem)

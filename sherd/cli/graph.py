@@ -12,7 +12,7 @@ import tyro
 from sherd.algorithms import load_algorithm
 from sherd.cli.arguments import Section, parse, require, take_positionals, value_of, wants_help
 from sherd.envs import describe
-from sherd.errors import SherdWarning, UsageError
+from sherd.errors import SherdWarning, UsageError, require_range
 from sherd.graph import Graph, check, trace
 from sherd.optimise import optimise
 from sherd.plan import place
@@ -53,8 +53,7 @@ def run(arguments: list[str]) -> int:
     ]
     given = parse(sections, flags, USAGE, DESCRIPTION)
     options: Options = given.options
-    if options.envs < 1:
-        raise UsageError(f"envs is {options.envs}, but must be at least 1")
+    require_range("envs", options.envs, 1)
     spec = describe(found[1])
     given.policy.require(spec, options.envs)
     graph = check(trace(given.algo, spec, options.envs))

@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> int:
         where = {"algorithm": found[0], "env": found[1], "policy": given.policy.name, **_place(finished)}
         print(to_json(where | finished.summary))
     else:
-        cut = policy_words(given.options.policy, given.policy)
+        cut = policy_words(given.options.policy, given.policy) + changed_flags("algo", given.algo)
         print(summarise(finished, found[0], found[1], cut, hints=not given.options.quiet))
     return INTERRUPTED if finished.summary["interrupted"] else 0
 
@@ -121,16 +121,31 @@ def policy_words(name: str, policy: DistributionPolicy) -> str:
     >>> policy_words("SingleLearnerCoarse", SingleLearnerCoarse(actors=4, asynchronous=True))
     ' --policy SingleLearnerCoarse --policy.actors 4 --policy.asynchronous'
     """
-    words = "" if name == "Single" else f" --policy {name}"
-    for field in dataclasses.fields(policy):
-        flag, value = f"--policy.{field.name.replace('_', '-')}", getattr(policy, field.name)
-        if value != field.default:
-            words += f" {flag}" if value is True else f" {flag} {value}"
+    return ("" if name == "Single" else f" --policy {name}") + changed_flags("policy", policy)
+
+
+def changed_flags(prefix: str, thing: Any) -> str:
+    """The fields of an algorithm or policy that do not have their default, as flags.
+
+    >>> from sherd.algorithms.ppo import PPO
+    >>> changed_flags("algo", PPO(hidden=(32, 32), anneal=False, clip=0.1))
+    ' --algo.no-anneal --algo.clip 0.1 --algo.hidden 32 32'
+    """
+    words = ""
+    for field in dataclasses.fields(thing):
+        name, value = field.name.replace("_", "-"), getattr(thing, field.name)
+        if value == field.default:
+            continue
+        if isinstance(value, bool) and isinstance(field.default, bool):
+            words += f" --{prefix}.{name}" if value else f" --{prefix}.no-{name}"
+        else:
+            parts = value if isinstance(value, tuple) else (value,)
+            words += f" --{prefix}.{name} {' '.join(map(str, parts))}"
     return words
 
 
 def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) -> str:
-    """A finished run for a person: what came out, and what to do next; `cut` is the policy as typed."""
+    """A finished run for a person: what came out, and what to do next; `cut` is what was typed of both."""
     summary, run_dir = finished.summary, finished.config.run_dir
     ended = "interrupted" if summary["interrupted"] else "finished"
     lines = [f"{ended}: {summary['steps']:,} steps in {summary['seconds']:.1f} s{_rate(finished)}"]
@@ -144,8 +159,7 @@ def summarise(finished: Run, algorithm: str, env: str, cut: str, hints: bool) ->
             else "its last training episodes"
         )
         lines.append(f"return {mean} over {over}")
-    if summary.get("bottleneck"):
-        lines.append(summary["bottleneck"])
+    lines += [summary[name] for name in ("bottleneck", "warning") if summary.get(name)]
     lines.append(
         f"written to {run_dir}" if run_dir else "nothing was written to disk; --run-dir DIRECTORY keeps a run"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from sherd.algorithms.ranges import require_ranges
 from sherd.author.algorithm import Algorithm, call_with_handles
 from sherd.author.eager import begin_cells
 from sherd.author.environments import abstract_begin, abstract_stepping
@@ -25,6 +26,7 @@ from sherd.spaces import EnvSpec
 
 def trace(algorithm: Algorithm, spec: EnvSpec, envs: int = 8) -> Graph:
     """Record one training iteration of an algorithm on `envs` environments."""
+    require_ranges(algorithm)
     watched, read = recording(algorithm.bind(spec))
     graph = _record(watched, spec, envs, watched.loop)
     if watched.playable():

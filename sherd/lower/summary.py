@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 from sherd.author import reduce
 from sherd.author.ops import WEIGHT
 from sherd.author.types import Episode
+from sherd.errors import Source
 from sherd.graph.ir import Graph
 
 Summary = dict[str, Any]
@@ -31,6 +34,38 @@ def metric_names(graph: Graph) -> list[dict[str, str]]:
     return names
 
 
+@dataclass(frozen=True)
+class UpdateMetrics:
+    """What one `learner.step` reports: all names, and those that tell whether it was made and is finite."""
+
+    source: Source
+    shown: tuple[str, ...]
+    telling: tuple[str, ...]
+
+    def left_out(self, summary: Summary) -> bool:
+        """Whether no such update was made in an iteration: nothing counted, so that every mean is zero."""
+        return not any(summary.get(name) for name in self.telling)
+
+    def failed(self, summary: Summary) -> bool:
+        """Whether an update was not finite in an iteration."""
+        return not all(math.isfinite(summary.get(name, 0.0)) for name in self.telling)
+
+
+def update_metrics(graph: Graph) -> list[UpdateMetrics]:
+    """What every `learner.step` of the loop reports, in the order of the loop.
+
+    Reports leave scopes in program order, so the reports of updates are those of the nodes that apply them.
+    """
+    types = [graph.values[stack.outer].type for stack in graph.reports if stack.channel == "metrics"]
+    updates = [shown for kinds, shown in zip(types, metric_names(graph)) if WEIGHT in kinds]
+    found = []
+    for node, shown in zip((node for node in graph.nodes() if node.role == "apply"), updates):
+        part = next(key.removesuffix("update_scale") for key in shown if key.endswith("update_scale"))
+        telling = tuple(shown[part + key] for key in ("loss", "grad_norm", "update_scale"))
+        found.append(UpdateMetrics(node.source, tuple(shown.values()), telling))
+    return found
+
+
 def summarise_reports(names: list[dict[str, str]], reports: tuple[dict[str, Any], ...]) -> Summary:
     """Weighted means of the metrics over everything an iteration reported."""
     summary = {}
@@ -42,7 +77,9 @@ def summarise_reports(names: list[dict[str, str]], reports: tuple[dict[str, Any]
             spread = jnp.broadcast_to(weight, value.shape) if weight.ndim else weight
             # Where an update was left out its metrics may be anything, also not finite.
             counted = jnp.where(spread > 0, value * spread, 0.0)
-            summary[shown] = counted.sum() / total if weight.ndim else value.mean()
+            summary[shown] = (
+                counted.sum() / total if weight.ndim else jnp.where(weight > 0, value.mean(), 0.0)
+            )
     return summary
 
 

@@ -87,6 +87,7 @@ class XlaProgram:
 
     def __post_init__(self) -> None:
         self.iteration = 0
+        self._shown = [name for mine in metric_names(self.graph) for name in mine.values()]
         self.frame = Frame(run_key(self.seed), 0, self.total, jnp.arange(self.graph.envs))
         self.cells = self._initial()
         self._call = self._compile()
@@ -171,7 +172,9 @@ class XlaProgram:
             some = min(count, self.longest_call)
             args = (np.int32(self.iteration), np.int32(some), np.int32(self.total))
             self.cells, kept = self._call(self.cells, *args, *self._place)
-            columns = jax.device_get(kept)
+            fetched = jax.device_get(kept)
+            # The program sorts by name; rows have the loop's order, as a host loop's do.
+            columns = {name: fetched[name] for name in self._shown} | fetched
             rows += [{name: float(column[i]) for name, column in columns.items()} for i in range(some)]
             self.iteration += some
             count -= some

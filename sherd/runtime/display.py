@@ -26,7 +26,7 @@ from sherd.runtime.status import FragmentStatus
 _SECONDS_BETWEEN_LINES = 2.0
 _SECONDS_BETWEEN_FRAGMENTS = 10.0
 _REFRESH_PER_SECOND = 4
-_BOTTLENECK = "bottleneck"  # of a summary: a whole sentence, which needs no name before it
+_SENTENCES = ("bottleneck", "warning")  # of a summary: whole sentences, which need no name before them
 
 
 class Display:
@@ -112,12 +112,12 @@ class Display:
         """Print the last line or leave the last panel, then the summary's numbers and texts."""
         self.close()
         shown = {name: _format(value) for name, value in summary.items() if _is_short(value)}
-        sentence = shown.pop(_BOTTLENECK, "")
+        sentences = [shown.pop(name) for name in _SENTENCES if name in shown]
         if self._plain:
             self._print("  ".join(["finished", *(f"{name} {value}" for name, value in shown.items())]))
         elif shown:
             self._console.print(pairs(shown, columns=1))
-        if sentence:
+        for sentence in sentences:
             self._print(sentence)
 
     def close(self) -> None:

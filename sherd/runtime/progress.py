@@ -44,6 +44,7 @@ class Progress:
         self._clock = clock
         self._started = clock()
         self._row: Row = {}
+        self._loss = ("loss", math.nan)
         self._statuses: tuple[FragmentStatus, ...] = ()
         self._first: tuple[float, float] | None = None
         self._latest = (self._started, 0.0)
@@ -54,6 +55,7 @@ class Progress:
     def add(self, row: Row) -> None:
         """Take in one row, whatever it lacks."""
         self._row = row
+        self._loss = _known_loss(row, self._loss)
         steps = number(row.get("steps"))
         if math.isfinite(steps):
             self._latest = (self._clock(), steps)
@@ -75,16 +77,11 @@ class Progress:
                 f"{math.floor(100 * self._fraction())}%",
                 f"{self._rate()} steps/s",
                 f"return {format_number(self._episode_return.value)}",
-                f"loss {format_number(number(self._loss()))}",
+                f"{self._loss[0]} {format_number(self._loss[1])}",
                 f"elapsed {format_time(self._elapsed())}",
                 f"left {format_time(self._remaining())}",
             )
         )
-
-    def _loss(self) -> float | None:
-        """The loss, or of several optimisers the first one's."""
-        named = (value for name, value in self._row.items() if name.endswith("_loss"))
-        return self._row.get("loss", next(named, None))
 
     def panel(self, ascii_only: bool = False, width: int = 80) -> RenderableType:
         """The state of the run as a panel."""
@@ -147,6 +144,14 @@ class Progress:
         rate = steps / seconds if seconds > 0 and steps > 0 else 0.0
         left = max(self._info.steps - self._latest[1], 0.0)
         return left / rate if rate > 0 else math.nan
+
+
+def _known_loss(row: Row, before: tuple[str, float]) -> tuple[str, float]:
+    """The loss, or of several optimisers the first one's; where nothing was learnt, the one before."""
+    parts = (name for name in row if name.endswith("_loss") and f"{name[:-5]}_update_scale" in row)
+    name = "loss" if "loss" in row else next(parts, "loss")
+    loss = number(row.get(name))
+    return (name, loss) if math.isfinite(loss) or name != before[0] else before
 
 
 class _RecentMean:

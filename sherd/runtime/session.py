@@ -9,14 +9,18 @@ import threading
 import time
 from typing import Any
 
+import jax
 import numpy as np
 
-from sherd.errors import RunError
+from sherd.errors import RunError, Source
 from sherd.graph.ir import Graph
+from sherd.lower.summary import update_metrics
 from sherd.runtime.events import Sink
 from sherd.runtime.rundir import RunDirectory
 
 RECENT_EPISODES = 100  # what the return of a run that was not evaluated is the mean of
+# Counts and sums that a row shows as means, or not at all.
+_HIDDEN = frozenset(("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes"))
 
 
 class Session:
@@ -28,6 +32,8 @@ class Session:
         self.iteration = self.episodes = 0
         self.began = time.perf_counter()
         self.interrupted = False
+        self._updates = update_metrics(graph)
+        self._failing: dict[int, Source] = {}
         self._closing: dict[str, Any] = {}
         self._recent: list[tuple[float, float]] = []
         self._steady: list[tuple[float, int]] = []  # the first report, after compiling, and the last
@@ -46,6 +52,7 @@ class Session:
                         self.sink.note(f"interrupted: {kept}; Ctrl-C again ends at once")
                         running.stop()
                 cells = dict(running.cells)
+                self._count_updates(cells)
                 self._save(cells)
                 failed = False
                 return cells
@@ -60,6 +67,15 @@ class Session:
                 running.close(at_once)
                 self._write_processes(running)
                 self._settle_accounts(running, failed)
+
+    def _count_updates(self, cells: dict[str, Any]) -> None:
+        """How many updates were made, of all parts together, and why there may be none."""
+        if not self._updates:
+            return
+        updates = sum(int(count) for count in jax.tree.leaves(cells["learner"].updates))
+        self._closing["updates"] = updates
+        if self.iteration and not updates:
+            self._closing["warning"] = f"no update was made, nothing was learnt: {_why_no_update(self.graph)}"
 
     def _take(self, progress: Any, running: Any) -> None:
         self._tell(progress)
@@ -87,7 +103,7 @@ class Session:
         if ledger.balance():
             self.sink.note(f"the ledger of samples does not balance; please report this\n{ledger}")
         if bottleneck:
-            self._closing = {"bottleneck": bottleneck, "ledger": ledger.as_dict()}
+            self._closing |= {"bottleneck": bottleneck, "ledger": ledger.as_dict()}
         if self.directory:
             self.directory.write_json("ledger", ledger.as_dict())
 
@@ -107,7 +123,6 @@ class Session:
         self._steady[1:] = [(now, self.iteration)]
 
     def _row(self, summary: dict[str, float], seconds: float, rate: float) -> dict[str, float]:
-        hidden = ("return_sum", "length_sum", "bad_rewards", "bad_env", "episodes")
         episodes = summary["episodes"]
         return {
             "iteration": self.iteration,
@@ -117,8 +132,16 @@ class Session:
             "episodes": episodes,
             "episode_return": summary["return_sum"] / episodes if episodes else math.nan,
             "episode_length": summary["length_sum"] / episodes if episodes else math.nan,
-            **{name: value for name, value in summary.items() if name not in hidden},
+            **self._metrics(summary),
         }
+
+    def _metrics(self, summary: dict[str, float]) -> dict[str, float]:
+        """The metrics of an iteration; those of an update that was not made are missing."""
+        metrics = {name: value for name, value in summary.items() if name not in _HIDDEN}
+        for update in self._updates:
+            if update.left_out(summary):
+                metrics.update(dict.fromkeys(update.shown, math.nan))
+        return metrics
 
     def _require_finite(self, summaries: list[dict[str, float]], running: Any) -> None:
         first = self.iteration - len(summaries)
@@ -130,20 +153,28 @@ class Session:
                     "  fix: look for NaN or infinity in its step(); "
                     f"`sherd check-env {self.graph.spec.id}` helps"
                 )
+            self._note_failing(first + position, summary)
+        # The cells of other processes come later than their summaries.
         cells = running.cells
         failed = int(cells["learner"].failed) if "learner" in cells else -1
         if failed >= 0:
-            lines = [node.source.quoted() for node in self.graph.nodes() if node.role == "grad"]
+            source = self._failing.get(failed, self._updates[0].source)
             raise RunError(
                 f"iteration {failed + 1}: the loss or its gradient is not finite{self._kept()}\n"
-                f"  at {lines[0]}\n"
+                f"  at {source.quoted()}\n"
                 "  fix: try a smaller learning rate, or step through it with sherd.debug(...); "
                 f"`sherd check-env {self.graph.spec.id}` looks for NaN in the observations"
             )
 
+    def _note_failing(self, iteration: int, summary: dict[str, float]) -> None:
+        """Remember the line of the first update of an iteration that is not finite."""
+        for update in self._updates:
+            if update.failed(summary):
+                self._failing.setdefault(iteration, update.source)
+                return
+
     def _kept(self) -> str:
-        where = f" in {self.directory.path}" if self.directory else ""
-        return f"; the last good parameters are kept{where}"
+        return f"; the last good parameters are kept in {self.directory.path}" if self.directory else ""
 
     def _save(self, cells: dict[str, Any], noted: bool = False) -> None:
         if self.directory and "learner" in cells:
@@ -177,6 +208,17 @@ class Session:
             "interrupted": self.interrupted,
             **self._closing,
         }
+
+
+def _why_no_update(graph: Graph) -> str:
+    waits = [node for node in graph.nodes() if (node.role, node.op.name) == ("replay", "ready")]
+    if not waits:
+        return "every learner.step was left out by its when= or stop_when="
+    steps = max(dict(node.op.knobs)["steps"] for node in waits)
+    return (
+        f"replay is ready from {steps:,} steps on ({waits[0].source})\n"
+        "  fix: make more --steps, or have it ready earlier (of built-in algorithms: --algo.warm-up)"
+    )
 
 
 class _Interrupts:

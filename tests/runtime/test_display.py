@@ -87,6 +87,25 @@ def test_plain_line_says_what_is_not_known_with_a_dash() -> None:
     )
 
 
+def test_a_loss_stays_on_the_line_while_nothing_more_is_learnt() -> None:
+    display, clock, out = plain_display()
+    for loss in (math.nan, 2.5, math.nan):
+        clock.now += 10
+        display.iteration({"steps": 100, "loss": loss})
+    assert [line.split("  ")[4] for line in out.getvalue().splitlines()[1:]] == [
+        "loss -",
+        "loss 2.5",
+        "loss 2.5",
+    ]
+
+
+def test_of_several_losses_the_first_is_shown_with_its_name() -> None:
+    display, _, out = plain_display()
+    losses = {"own_loss": 1.0, "critic_loss": 44.4, "critic_update_scale": 1.0}
+    display.iteration({"steps": 100, **losses, "actor_loss": 2.0, "actor_update_scale": 1.0})
+    assert out.getvalue().splitlines()[1].split("  ")[4] == "critic_loss 44.4"
+
+
 def test_remaining_time_leaves_the_compilation_out() -> None:
     display, clock, out = plain_display()
     clock.now = 60.0  # the first iteration compiled
