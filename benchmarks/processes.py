@@ -2,8 +2,8 @@
 
 Memory is the proportional set size where Linux tells it: what several processes share is counted once.
 Libraries that start daemons may leave them behind, also after a good end; whatever descends from the
-command is ended. Those that share memory leave files in /dev/shm when they are stopped; such files are removed
-if they came during the command and no process uses them.
+command is ended. Those that share memory may leave files in /dev/shm: what came during the
+command and is used by no process is removed.
 """
 
 from __future__ import annotations

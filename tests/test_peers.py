@@ -47,7 +47,8 @@ def test_a_missing_library_is_one_line_with_a_fix(script: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory has no files here")
 def test_what_a_stopped_library_left_in_shared_memory_is_removed(tmp_path: Path) -> None:
     found = importlib.util.spec_from_file_location("processes", BENCHMARKS / "processes.py")
-    assert found is not None and found.loader is not None
+    assert found is not None
+    assert found.loader is not None
     processes = importlib.util.module_from_spec(found)
     sys.modules[found.name] = processes
     found.loader.exec_module(processes)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sherd.errors import SherdError, SherdWarning, Source, is_author_file
+from sherd.errors import SherdError, SherdWarning, Source, UsageError, is_author_file
 
 _CHATTY = ("jax", "absl", "tensorflow", "gymnasium", "brax")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -34,22 +34,33 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, SherdError):
         return str(error), error.exit_code
     what = f"{type(error).__name__}: {error}".strip().removesuffix(":")
-    source = _user_line(error)
-    if source:
-        return f"{what}\n  at {source.quoted()}\n  fix: see --debug for the whole traceback", 1
+    found = _user_line(error)
+    if found:
+        source, where = found
+        fix = "mend that line; --debug shows the whole traceback"
+        return f"{where}: {what}\n  at {source.quoted()}\n  fix: {fix}", UsageError.exit_code
     return f"internal error: {what}\n  fix: please report it with the traceback that --debug shows", 1
 
 
-def _user_line(error: Exception) -> Source | None:
-    """The innermost line of the user's own code that an error came through."""
+def _user_line(error: Exception) -> tuple[Source, str] | None:
+    """The innermost line of the user's own code that an error came through, and what it is a line of."""
     if isinstance(error, SyntaxError) and error.filename:
-        return Source(error.filename, error.lineno or 0)
+        return Source(error.filename, error.lineno or 0), f"while importing {_module(error.filename)}"
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = frame.f_code.co_filename
         if is_author_file(file) and not os.path.abspath(file).startswith(_OURS + os.sep):
             # The console script that started us is nobody's code.
-            return None if frame.f_globals.get("__name__") == "__main__" else Source(file, line)
+            if frame.f_globals.get("__name__") == "__main__":
+                return None
+            name = frame.f_code.co_qualname
+            return Source(
+                file, line
+            ), f"while importing {_module(file)}" if name == "<module>" else f"in {name}"
     return None
+
+
+def _module(file: str) -> str:
+    return os.path.splitext(os.path.basename(file))[0]
 
 
 @contextmanager

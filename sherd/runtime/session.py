@@ -70,7 +70,7 @@ class Session:
 
     def _count_updates(self, cells: dict[str, Any]) -> None:
         """How many updates were made, of all parts together, and why there may be none."""
-        if not self._updates:
+        if not self._updates or "learner" not in cells:  # nothing had begun when the run was ended
             return
         updates = sum(int(count) for count in jax.tree.leaves(cells["learner"].updates))
         self._closing["updates"] = updates

@@ -34,7 +34,7 @@ def test_two_ways_of_estimating_at_once_are_refused():
 
 
 def test_no_steps_at_all_are_refused():
-    with pytest.raises(UsageError, match="1 or more, not 0"):
+    with pytest.raises(UsageError, match="n_step is 0, but must be at least 1"):
         sherd.train(REINFORCE(n_step=0), "graph/CartPole-v1", steps=1024, envs=8, eval_episodes=0)
 
 

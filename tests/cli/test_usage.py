@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_a_directory_of_something_else_is_no_run(sherd: Command, home: Any) -> N
 
 def test_a_fault_in_the_users_code_names_its_line(sherd: Command) -> None:
     outcome = sherd("train mine:Broken mine:Plain")
-    assert outcome.code in (1, 2)
+    assert outcome.code == 2
     assert "mine.py:" in outcome.err
     assert "return [][0]" in outcome.err
     assert "internal error" not in outcome.err
@@ -134,13 +135,24 @@ def test_a_fault_in_the_users_code_names_its_line(sherd: Command) -> None:
 def test_a_module_that_cannot_be_read_names_its_line(sherd: Command, home: Any) -> None:
     (home / "halfway.py").write_text("x = 1\ndef f(:\n")
     outcome = sherd("train halfway:F mine:Plain")
-    assert outcome.code == 1
+    assert outcome.code == 2
+    assert "while importing halfway: SyntaxError" in outcome.err
     assert "halfway.py:2" in outcome.err
-    assert "internal error" not in outcome.err
+
+
+def test_a_fault_outside_the_loop_names_the_method(sherd: Command, home: Any) -> None:
+    (home / "lost.py").write_text(
+        "from dataclasses import dataclass\nfrom mine import Tiny\n\n@dataclass(frozen=True)\n"
+        "class Lost(Tiny):\n    def init(self, key):\n        return [][0]\n"
+    )
+    outcome = sherd("train lost:Lost mine:Plain")
+    assert outcome.code == 2
+    assert "in Lost.init: IndexError" in outcome.err
+    assert "lost.py:7" in outcome.err
 
 
 def test_our_own_fault_is_one_line_and_a_hint(sherd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sherd.cli.listing.environments", lambda: {}["gone"])
+    monkeypatch.setattr("sherd.cli.listing.environments", partial({}.__getitem__, "gone"))
     outcome = sherd("list envs")
     assert outcome.code == 1
     assert outcome.err.startswith("sherd: ")

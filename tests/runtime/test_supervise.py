@@ -287,7 +287,7 @@ def test_what_the_process_is_made_of(supervise):
     assert found["modules"] == []
     assert found["environ"]["OMP_NUM_THREADS"] == "3"
     assert found["environ"]["A"] == "b"
-    assert "intra_op_parallelism_threads=3" in found["environ"]["XLA_FLAGS"]
+    assert "--xla_cpu_multi_thread_eigen=true" in found["environ"]["XLA_FLAGS"]
     assert os.environ.get("XLA_FLAGS", "") in found["environ"]["XLA_FLAGS"]
     assert not chosen or found["cores"] == set(chosen)
     assert found["blocked"]
