@@ -53,9 +53,8 @@ def _user_line(error: Exception) -> tuple[Source, str] | None:
             if frame.f_globals.get("__name__") == "__main__":
                 return None
             name = frame.f_code.co_qualname
-            return Source(
-                file, line
-            ), f"while importing {_module(file)}" if name == "<module>" else f"in {name}"
+            where = f"while importing {_module(file)}" if name == "<module>" else f"in {name}"
+            return Source(file, line), where
     return None
 
 
