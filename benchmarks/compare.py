@@ -36,6 +36,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = ROOT / "docs" / "results" / "speed.jsonl"
 QUICK = {"repeats": 1, "seconds": 3.0}
+# What takes turns with the libraries: the parts of a workload, each alone.
+PARTS = ("simulator", "learner")
 
 
 def machine() -> str:
@@ -62,8 +64,9 @@ def far_behind(peer: str, rates: dict[str, float], repeat: int) -> bool:
     >>> far_behind("c", {"sherd": 90.0, "a": 10.0, "c": 4.0}, 2), far_behind("a", {"a": 10.0, "c": 4.0}, 2)
     (True, False)
     """
-    others = [rate for name, rate in rates.items() if name != "sherd"]
-    return repeat > 1 and peer != "sherd" and rates.get(peer, 0.0) < max(others, default=0.0) / 2
+    ours = ("sherd", *PARTS)
+    others = [rate for name, rate in rates.items() if name not in ours]
+    return repeat > 1 and peer not in ours and rates.get(peer, 0.0) < max(others, default=0.0) / 2
 
 
 class Session:
@@ -114,42 +117,49 @@ class Session:
             row["error"] = why(ended, self.given.limit)
         return self.keep(row)
 
-    def choose(self, workload: str, peer: str, python: Path) -> str | None:
+    def choose(self, workload: str, peer: str, python: Path, settings: list[str]) -> str | None:
         """The setting to measure: the fastest in a short trial; None if every one of them failed."""
-        settings = SETTINGS[workload][peer]
         if self.given.quick or len(settings) == 1:
             return settings[0]
-        tried = [
-            self.measure(workload, peer, python, setting, 0, self.given.trial_seconds) for setting in settings
-        ]
+        seconds = self.given.trial_seconds * WORKLOADS[workload].longer
+        tried = [self.measure(workload, peer, python, setting, 0, seconds) for setting in settings]
         best = max(tried, key=lambda row: row.get("steps_per_second", 0.0))
         return None if "error" in best else str(best["setting"])
 
-    def compare(self, workload: str, pythons: dict[str, Environment]) -> None:
-        """All peers on one workload."""
-        chosen: dict[str, str] = {}
-        for peer, environment in pythons.items():
-            if peer not in SETTINGS[workload]:
+    def contenders(self, workload: str, pythons: dict[str, Environment]) -> dict[str, tuple[str, Path, str]]:
+        """Who takes turns: name -> peer, interpreter, setting."""
+        known = {peer: (peer, SETTINGS[workload].get(peer, []), found) for peer, found in pythons.items()}
+        if not self.given.no_limits:
+            here = Environment(Path(sys.executable))
+            known |= {part: (tables.LIMIT, limit_settings(workload, part), here) for part in PARTS}
+        chosen = {}
+        for name, (peer, settings, environment) in known.items():
+            if not settings:
                 continue
             if environment.python is None:
                 reason = f"does not install: {environment.reason}"
                 self.keep({"workload": workload, "peer": peer, "setting": "", "repeat": 0, "error": reason})
-            elif (setting := self.choose(workload, peer, environment.python)) is not None:
-                chosen[peer] = setting
+            elif (setting := self.choose(workload, peer, environment.python, settings)) is not None:
+                chosen[name] = peer, environment.python, setting
+        return chosen
+
+    def compare(self, workload: str, pythons: dict[str, Environment]) -> None:
+        """All peers on one workload, and its parts."""
+        chosen, seconds = self.contenders(workload, pythons), self.given.seconds * WORKLOADS[workload].longer
         rates: dict[str, float] = {}
         for repeat in range(1, self.given.repeats + 1):
-            for peer in list(chosen) if repeat % 2 else list(reversed(chosen)):
-                python = pythons[peer].python
-                if python and not far_behind(peer, rates, repeat):
-                    row = self.measure(workload, peer, python, chosen[peer], repeat, self.given.seconds)
-                    rates[peer] = max(rates.get(peer, 0.0), row.get("steps_per_second", 0.0))
+            for name in list(chosen) if repeat % 2 else list(reversed(chosen)):
+                peer, python, setting = chosen[name]
+                if not far_behind(name, rates, repeat):
+                    row = self.measure(workload, peer, python, setting, repeat, seconds)
+                    rates[name] = max(rates.get(name, 0.0), row.get("steps_per_second", 0.0))
 
-    def limits(self, workload: str) -> None:
-        """The simulator and the learner, each alone."""
-        settings = [f"part=simulator processes={count}" for count in WORKLOADS[workload].processes]
-        settings += ["part=learner devices=1", "part=learner devices=2"]
-        for setting in settings:
-            self.measure(workload, tables.LIMIT, Path(sys.executable), setting, 1, self.given.trial_seconds)
+
+def limit_settings(workload: str, part: str) -> list[str]:
+    """How the simulator or the learner is tried alone."""
+    counts = WORKLOADS[workload].processes if part == "simulator" else (1, 2)
+    unit = "processes" if part == "simulator" else "devices"
+    return [f"part={part} {unit}={count}" for count in counts]
 
 
 def arguments() -> argparse.Namespace:
@@ -189,8 +199,6 @@ def measure_all(given: argparse.Namespace) -> None:
     session, pythons = Session(given), {peer: prepare(peer, given.home) for peer in needed}
     for name in names:
         session.compare(name, pythons)
-        if not given.no_limits:
-            session.limits(name)
 
 
 def main() -> None:

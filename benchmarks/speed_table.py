@@ -102,14 +102,15 @@ def _plain(text: str) -> str:
 
 
 def limits(rows: list[Row], workload: str) -> tuple[float, float] | None:
-    """The best that was seen of the simulator alone and of the learner alone."""
-    found = [row for row in newest(rows, workload, LIMIT) if "error" not in row]
+    """Medians of the simulator alone and of the learner alone, each in its fastest setting."""
+    found = measured(newest(rows, workload, LIMIT))
     best: list[float] = []
     for part in ("part=simulator", "part=learner"):
-        rates = [row["steps_per_second"] for row in found if row["setting"].startswith(part)]
+        settings = {row["setting"] for row in found if row["setting"].startswith(part)}
+        rates = [median([row for row in found if row["setting"] == setting]) for setting in settings]
         if not rates:
             return None
-        best.append(max(rates))
+        best.append(max(filter(None, rates)))
     return best[0], best[1]
 
 

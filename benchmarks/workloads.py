@@ -27,6 +27,8 @@ class Workload:
     """Gradient steps of DQN and SAC in an iteration, which is `horizon` steps of each environment."""
     processes: tuple[int, ...] = (1, 2)
     """How many processes are tried for the simulator alone."""
+    longer: float = 1.0
+    """How many times as long as others it is measured: for several iterations of the slower libraries."""
 
     @property
     def steps(self) -> int:
@@ -52,7 +54,9 @@ WORKLOADS = {
     "cartpole-8": Workload("PPO, CartPole-v1, 8 x 128", "ppo", "CartPole-v1", 8, 128, 256),
     "cartpole-64": Workload("PPO, CartPole-v1, 64 x 128", "ppo", "CartPole-v1", 64, 128, 2048),
     "halfcheetah": Workload("PPO, HalfCheetah-v5, 8 x 256", "ppo", "HalfCheetah-v5", 8, 256, 512),
-    "pong": Workload("PPO, ALE/Pong-v5 84x84x4, Nature CNN, 8 x 128", "ppo", "ALE/Pong-v5", 8, 128, 256),
+    "pong": Workload(
+        "PPO, ALE/Pong-v5 84x84x4, Nature CNN, 8 x 128", "ppo", "ALE/Pong-v5", 8, 128, 256, longer=3.0
+    ),
     "graph-cartpole": Workload(
         "PPO, CartPole in JAX, 2048 x 128", "ppo", "graph/CartPole-v1", 2048, 128, 65_536
     ),

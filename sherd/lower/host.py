@@ -21,6 +21,7 @@ from sherd.author.stage import Op
 from sherd.author.types import EnvironmentStep, Episode
 from sherd.errors import Source
 from sherd.graph.ir import Graph, Node, Ref, Scope, Value, refs_in, uses
+from sherd.lower.draws import HostDraws, drawn_first
 from sherd.lower.driver import Driver
 from sherd.lower.memory import Allocate, HostGather, HostStore, moves_memory
 from sherd.lower.packed import PackedRegion, only_acts
@@ -131,6 +132,8 @@ class HostProgram:
                 parts.append(HostUnits(loop, self.graph.values, repeats * scope.trips))
             elif isinstance(piece, Scope) and (rows := self._rows(piece, repeats * scope.trips)):
                 parts.append(rows)
+            elif isinstance(piece, Scope) and (draws := self._draws(piece, repeats * scope.trips)):
+                parts.append(draws)
             elif isinstance(piece, Scope):
                 inner = self._lower(piece, set(), repeats * scope.trips)
                 parts.append(HostScope(piece, inner, repeats * scope.trips))
@@ -154,6 +157,14 @@ class HostProgram:
         if not rows.fits:
             self._drivers = drivers
         return rows if rows.fits else None
+
+    def _draws(self, scope: Scope, repeats: int) -> HostDraws | None:
+        first = max(self.graph.values) + 1
+        if self.setting.memory is None or (found := drawn_first(scope, first)) is None:
+            return None
+        drawing, gathers = found
+        region = Region([drawing], inputs_of([drawing]), _defined(drawing), [])
+        return HostDraws(scope, gathers, HostRegion(region, region.compile()), first, repeats)
 
     def _node(self, node: Node, scope: Scope, repeats: int) -> Any:
         if node.role == "env":

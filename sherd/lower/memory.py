@@ -95,18 +95,32 @@ class HostGather:
     def run(self, store: dict[int, Any], clock: Any) -> None:
         del clock
         memory, start = self._fill(self.node.inputs, store)
-        rows = _window_rows(self._ring, np.asarray(start))
+        start = np.asarray(start)
+        buffers = self._buffers.pop(0) or jax.tree.leaves(self._room(memory, start.shape, ()))
+        self._buffers.append(buffers)
+        self.take(store, start, buffers)
+        store[self.node.output] = jax.tree.unflatten(jax.tree.structure(memory), buffers)
+
+    def room(self, store: dict[int, Any], starts: np.ndarray[Any, Any]) -> Any:
+        """Arrays for as many batches as there are starts."""
+        memory = self._fill(self.node.inputs[0], store)
+        return self._room(memory, starts.shape[1:], starts.shape[:1])
+
+    def _room(self, memory: Any, draws: tuple[int, ...], lead: tuple[int, ...]) -> Any:
+        shape = lead + ((self._ring.length,) if self._ring.length > 1 else ()) + draws
+        return jax.tree.map(lambda leaf: np.empty(shape + leaf.shape[2:], leaf.dtype), memory)
+
+    def take(
+        self, store: dict[int, Any], start: np.ndarray[Any, Any], out: list[np.ndarray[Any, Any]]
+    ) -> None:
+        """Copy the windows that begin at `start` [draw, env], leaf by leaf."""
+        rows = _window_rows(self._ring, start)
         envs = rows.shape[-1]
         flat = rows * envs + np.arange(envs)
-        leaves, treedef = jax.tree.flatten(memory)
-        buffers = self._buffers.pop(0) or [
-            np.empty((*rows.shape, *leaf.shape[2:]), leaf.dtype) for leaf in leaves
-        ]
-        self._buffers.append(buffers)
-        for held, out in zip(leaves, buffers):
+        memory = self._fill(self.node.inputs[0], store)
+        for held, into in zip(jax.tree.leaves(memory), out):
             # Clipping never happens; it spares NumPy a second buffer.
-            held.reshape(-1, *held.shape[2:]).take(flat, axis=0, out=out, mode="clip")
-        store[self.node.output] = jax.tree.unflatten(treedef, buffers)
+            held.reshape(-1, *held.shape[2:]).take(flat, axis=0, out=into, mode="clip")
 
 
 def _window_rows(sizes: Ring, start: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

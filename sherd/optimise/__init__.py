@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sherd.optimise.colocate import batch_replicas, merge_colocated
+from sherd.optimise.fission import split_loops
 from sherd.optimise.messages import coalesce, prefetch
 from sherd.optimise.ring import form_rings
 from sherd.policies.partition import Fragments
@@ -17,7 +18,7 @@ from sherd.policies.partition import Fragments
 Pass = Callable[[Fragments], Fragments]
 
 # For fragments that each have a process of their own.
-APART: tuple[Pass, ...] = (form_rings, coalesce, prefetch)
+APART: tuple[Pass, ...] = (split_loops, form_rings, coalesce, prefetch)
 # For fragments that share one process.
 TOGETHER: tuple[Pass, ...] = (batch_replicas, merge_colocated, coalesce, prefetch)
 
@@ -30,6 +31,7 @@ __all__ = [
     "merge_colocated",
     "optimise",
     "prefetch",
+    "split_loops",
 ]
 
 

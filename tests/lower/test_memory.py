@@ -14,12 +14,16 @@ from small import QLearning
 
 import sherd
 from sherd.author import ring
+from sherd.author.keys import Frame, run_key
 from sherd.author.ring import Ring
 from sherd.author.stage import Op
 from sherd.errors import Source, UsageError
-from sherd.graph.ir import Node, Ref
+from sherd.graph.ir import Node, Ref, Scope, Stack
+from sherd.lower.draws import HostDraws, drawn_first
+from sherd.lower.interpret import Values, run_scope
 from sherd.lower.memory import HostGather, HostStore, private_memory
-from sherd.lower.parts import fill
+from sherd.lower.parts import Clock, HostRegion, fill
+from sherd.lower.regions import NO_ENVIRONMENT, Region
 
 
 def steps(start: int, count: int, envs: int) -> jax.Array:
@@ -72,6 +76,42 @@ def test_both_bodies_hold_and_give_the_same(added, length, adds, seed, prioritis
             if prioritised
             else index
         )
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_all_draws_of_a_loop_at_once_are_those_of_its_turns(length):
+    """What a shard of replay memory does in an iteration, beside the loop as one program would run it."""
+    sizes, envs, trips = Ring(12, 12, length, 1, False), 2, 4
+    new = {"number": steps(0, 12, envs), "pair": jnp.arange(48).reshape(12, envs, 2)}
+    memory = ring.store(sizes, ring.empty_memory(sizes, new), jnp.zeros(envs, jnp.int32), new)
+    index = ring.admit(sizes, ring.empty_index(sizes, envs))
+    draw = Op("draw", "replay", lambda index, keys: ring.draw(sizes, index, keys, 3), "env")
+    gather = Op("gather", "replay", partial(ring.gather, sizes))
+    start, here = Ref(3, (("attr", "start"),)), Source("", 0)
+    body = (Node("draw", draw, (Ref(1),), 3, here), Node("gather", gather, (Ref(0), start), 4, here))
+    stacks = (
+        Stack("start", start, 5),
+        Stack("drawn", Ref(4), 6),
+        Stack("part", Ref(4, (("item", "pair"),)), 7),
+    )
+    loop = Scope("samples", trips, 2, body, (), stacks, here)
+    drawing, gathers = drawn_first(loop, unused=8)
+    region = Region([drawing], [Ref(1)], [5, 8], [])
+    clock = Clock(jax.random.key_data(run_key(7)), jnp.arange(envs), np.array([3, 9], np.int32))
+    host = HostDraws(loop, gathers, HostRegion(region, region.compile()), first=8, rollouts=1)
+    found = {0: jax.tree.map(np.array, memory), 1: index}
+    host.run(found, clock)
+    wanted = Values({Ref(0): memory, Ref(1): index})
+    run_scope(loop, wanted, Frame(run_key(7), 3, 9, jnp.arange(envs)), NO_ENVIRONMENT)
+    for outer in (5, 6, 7):
+        jax.tree.map(np.testing.assert_array_equal, found[outer], wanted[Ref(outer)])
+
+
+def test_draws_that_wait_for_what_was_gathered_are_made_turn_by_turn():
+    sizes, here = Ring(12, 12, 1, 1, False), Source("", 0)
+    gather = Node("gather", Op("gather", "replay", partial(ring.gather, sizes)), (Ref(0), Ref(3)), 4, here)
+    look = Node("look", Op("look", "learn", lambda data: data), (Ref(4),), 3, here)
+    assert drawn_first(Scope("samples", 2, 2, (gather, look), (), (), here), unused=8) is None
 
 
 def learnt(replay: str):

@@ -20,25 +20,29 @@ from small import tree_difference
 
 from sherd.errors import UsageError
 from sherd.graph import check
+from sherd.graph.ir import Scope, walk
 from sherd.lower.xla import run_once
 from sherd.optimise import (
     APART,
     TOGETHER,
     batch_replicas,
     coalesce,
+    fission,
     form_rings,
     merge_colocated,
     optimise,
     prefetch,
+    split_loops,
 )
 from sherd.policies.coarse import SingleLearnerCoarse
 from sherd.policies.fine import SingleLearnerFine
 from sherd.policies.multi import MultiLearner
 from sherd.policies.partition import bytes_of, partition
 from sherd.policies.project import projection
+from sherd.policies.shards import ReplayShards
 from sherd.policies.text import render
 
-PASSES = (form_rings, coalesce, prefetch, batch_replicas, merge_colocated)
+PASSES = (split_loops, form_rings, coalesce, prefetch, batch_replicas, merge_colocated)
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 calmly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -107,11 +111,34 @@ def cut_as(name, assignment):
 @each_algorithm
 def test_any_assignment_means_the_same(name):
     @calmly
-    @given(owners(name), st.permutations((coalesce, prefetch, form_rings)), st.integers(0, 3))
+    @given(owners(name), st.permutations((split_loops, coalesce, prefetch, form_rings)), st.integers(0, 4))
     def holds(assignment, passes, how_many):
         require_equal(name, optimise(cut_as(name, assignment), tuple(passes[:how_many])))
 
     holds()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_shard_that_hears_nothing_sends_all_its_draws_at_once(shards):
+    """One message for all updates of an iteration, and a learner whose loop has no messages in it."""
+    cut = partition(traced("draws"), ReplayShards(shards=shards))
+    split = split_loops(cut)
+    drawn = [c for c in cut.crossings if (c.source, c.target, c.times) == ("replay", "learner", 2)]
+    assert drawn
+    assert {c.times for c in split.crossings} == {1}
+    assert total_bytes(split) == total_bytes(cut)
+    [loop] = [item for item in projection(split, "learner").graph.root.body if isinstance(item, Scope)]
+    assert {node.role for node in walk(loop)} == {"learn", "grad", "apply"}
+    require_equal("draws", split)
+
+
+@pytest.mark.parametrize("why", ["priorities", "bytes"])
+def test_draws_that_wait_or_are_large_are_sent_one_by_one(why, monkeypatch):
+    cut = partition(traced("replay" if why == "priorities" else "draws"), ReplayShards())
+    if why == "bytes":
+        assert split_loops(cut) is not cut
+        monkeypatch.setattr(fission, "_MOST_BYTES", 100)
+    assert split_loops(cut) is cut
 
 
 @each_algorithm

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from choreography import Outcome, World, run_whole
+from graphs import Replaying
 from odd import Feedback, Winding
 from small import Explicit, QLearning
 
@@ -25,6 +26,7 @@ ALGORITHMS: dict[str, Any] = {
     "gru": PPO(**TINY, **FULL, network="gru", memory_units=4),
     "reinforce": Explicit(),
     "replay": QLearning(),
+    "draws": Replaying(),
     "winding": Winding(),
     "feedback": Feedback(),
 }
