@@ -167,6 +167,10 @@ _ELSEWHERE = {
     "total-timesteps": "steps",
     "timesteps": "steps",
 }
+# What other libraries have and this one does not.
+_MISSING = {
+    "resume": "a run cannot be continued; `sherd eval RUN_DIR` plays what one has learnt",
+}
 
 
 def _unexpected(unknown: Sequence[str], known: Sequence[str], usage: str) -> UsageError:
@@ -179,6 +183,8 @@ def _unexpected(unknown: Sequence[str], known: Sequence[str], usage: str) -> Usa
     meant |= {_ELSEWHERE[word]} if word in _ELSEWHERE else set()
     inside = [name for name in known if name.lstrip("-").rpartition(".")[2] in meant]
     hint = f"did you mean {inside[0]!r}?" if inside else nearest(flag, known)
+    if word in _MISSING:
+        hint = _MISSING[word]
     if flag.startswith("--policy.") and not any(name.startswith("--policy.") for name in known):
         hint = "it belongs to a distribution policy; name one that has it with --policy"
     return UsageError(f"unknown flag {flag!r}: {hint}\n  fix: see `{usage} --help`")

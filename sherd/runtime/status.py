@@ -23,6 +23,7 @@ _MORE = {"environment": "more environment processes", "actor": "more actors"}
 _ADVICE = {
     "policy": "more policy workers or a faster device for them would help",
     "learner": "a faster device or a policy with several learners would help, more of the others would not",
+    "learners": "faster devices or more learners would help, more of the others would not",
     "server": "fewer and larger requests to it would help",
     "main": "a distribution policy that leaves less to the main process would help",
 }
@@ -53,8 +54,9 @@ class FragmentStatus:
     restarts: int = 0
     """How often one of its replicas was restarted so far."""
     staleness: float | None = None
-    cores: float | None = None  # processors in use, over all replicas: who sleeps in a step is busy, too
     """Mean age, in parameter versions, of what its samples were made with; None: not known."""
+    cores: float | None = None
+    """Processors in use, over all replicas: who sleeps in a step is busy, too; None: not known."""
 
 
 def bottleneck(
@@ -195,7 +197,9 @@ def _advice(
     status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None, idle: float | None
 ) -> str:
     if status.kind not in _MORE:
-        return _ADVICE.get(status.kind, "more replicas of it would help, if it can be replicated")
+        several = f"{status.kind}s"
+        kind = several if status.replicas > 1 and several in _ADVICE else status.kind
+        return _ADVICE.get(kind, "more replicas of it would help, if it can be replicated")
     more = _MORE[status.kind]
     if cores is None:
         return f"{more} would help, if there are cores for them"

@@ -26,6 +26,7 @@ WRONG = [
     ("train ppo CartPole-v1 --stepz 10", "unknown flag '--stepz'", "did you mean '--steps'?"),
     ("train ppo CartPole-v1 --stepz=10", "unknown flag '--stepz'", "did you mean '--steps'?"),
     ("train ppo CartPole-v1 --learning-rate 1", "unknown flag", "did you mean '--algo.learning-rate'?"),
+    ("train ppo CartPole-v1 --resume runs/a", "unknown flag '--resume'", "a run cannot be continued"),
     ("train ppo CartPole-v1 --algo.horison 1", "unknown flag", "did you mean '--algo.horizon'?"),
     ("train ppo CartPole-v1 --algo.lr 1", "unknown flag", "did you mean '--algo.learning-rate'?"),
     ("train ppo CartPole-v1 --gamma 1", "unknown flag", "did you mean '--algo.discount'?"),

@@ -42,6 +42,11 @@ SENTENCES = [
         "a faster device or a policy with several learners would help, more of the others would not",
     ),
     (
+        [actors(0.3, sending=0.7), learner(0.95, replicas=2)],
+        "bottleneck: learner (2 replicas busy 95 % of the time, actors are held up sending 70 %): "
+        "faster devices or more learners would help, more of the others would not",
+    ),
+    (
         [actors(0.4, 0.6), status("main", "main", 0.8), learner(0.1, 0.5)],
         "bottleneck: main (busy 80 % of the time, actors wait 60 %): "
         "a distribution policy that leaves less to the main process would help",
