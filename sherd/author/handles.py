@@ -77,8 +77,16 @@ class Env:
     def unroll(self, policy: Callable[..., Any], params: Tree, count: int) -> Transition:
         """`count` steps in which `policy(params, obs)` gives (action, extra)."""
         for _ in self.steps(count):
-            action, extra = policy(params, self.obs)
-            self.step(action, extra)
+            chosen = policy(params, self.obs)
+            made = self._backend.types_of(chosen)
+            if not isinstance(made, tuple) or len(made) != 2:
+                raise UsageError(
+                    "env.unroll needs a stage that returns (action, extra), but "
+                    f"{getattr(policy, '__name__', 'this one')} returns no pair\n"
+                    f"  at {author_source().quoted()}\n"
+                    "  fix: return action, {} from it, or write the loop: env.steps(n), env.step(action)"
+                )
+            self.step(*chosen)
         return self.rollout
 
 

@@ -403,6 +403,20 @@ def test_an_action_that_is_none_of_the_space(action, what):
     assert f"{what}, but Discrete(2) wants int32 of shape (8,)" in message
 
 
+@pytest.mark.parametrize("made", [lambda action: action, lambda action: {"action": action}])
+def test_a_stage_without_extras_is_no_policy_for_unroll(made):
+    @dataclass(frozen=True)
+    class Bare(Reinforce):
+        @act
+        def explore(self, params, obs):
+            return made((obs @ params["w"]).argmax(-1).astype(jnp.int32))
+
+    message = refused(Bare(), "env.unroll")
+    assert "needs a stage that returns (action, extra), but explore returns no pair" in message
+    with pytest.raises(UsageError, match="explore returns no pair"):
+        sherd.debug(Bare(), "CartPole-v1", envs=2, iterations=1)
+
+
 def test_a_wrong_action_is_refused_by_an_eager_run_too():
     @dataclass(frozen=True)
     class Inept(Reinforce):
