@@ -15,6 +15,7 @@ import numpy as np
 from sherd.graph.ir import Node, Ref, Scope, Stack, refs_in
 from sherd.lower.memory import HostGather, moves_memory
 from sherd.lower.parts import Clock, HostRegion, Store, fill
+from sherd.lower.regions import MESSAGES
 
 
 def drawn_first(scope: Scope, unused: int) -> tuple[Scope, list[Node]] | None:
@@ -28,6 +29,8 @@ def drawn_first(scope: Scope, unused: int) -> tuple[Scope, list[Node]] | None:
         return None
     rest = tuple(node for node in nodes if node not in gathers)
     made, taken = {node.output for node in rest}, {node.output for node in gathers}
+    if any(node.role in (*MESSAGES, "env") for node in rest):
+        return None
     if any(ref.value in taken for node in rest for ref in refs_in(node.inputs)):
         return None
     known = all(isinstance(s.inner, Ref) and s.inner.value in made | taken for s in scope.stacks)
@@ -44,13 +47,11 @@ def drawn_first(scope: Scope, unused: int) -> tuple[Scope, list[Node]] | None:
 class HostDraws:
     """Runs such a loop: `drawing` is the compiled part, which stacks the starts as values from `first` on."""
 
-    def __init__(
-        self, scope: Scope, gathers: list[Node], drawing: HostRegion, first: int, rollouts: int
-    ) -> None:
+    def __init__(self, scope: Scope, gathers: list[Node], drawing: HostRegion, first: int) -> None:
         self._scope, self._drawing, self._first = scope, drawing, first
         self._gathers = [HostGather(node, fill) for node in gathers]
-        # What an iteration was handed may still be on its way when the next begins.
-        self._sets: list[list[Any]] = [[None] * len(gathers) for _ in range(rollouts + 1)]
+        # What one loop has left may still be read while the next is on its way.
+        self._sets: list[list[Any]] = [[None] * len(gathers) for _ in range(2)]
         self._set = 0
 
     def run(self, store: Store, clock: Clock) -> None:

@@ -34,6 +34,7 @@ from sherd.lower.regions import (
     Region,
     delay_schedules,
     inputs_of,
+    overlap,
     reduces,
     roles_in,
     split,
@@ -132,7 +133,7 @@ class HostProgram:
                 parts.append(HostUnits(loop, self.graph.values, repeats * scope.trips))
             elif isinstance(piece, Scope) and (rows := self._rows(piece, repeats * scope.trips)):
                 parts.append(rows)
-            elif isinstance(piece, Scope) and (draws := self._draws(piece, repeats * scope.trips)):
+            elif isinstance(piece, Scope) and (draws := self._draws(piece)):
                 parts.append(draws)
             elif isinstance(piece, Scope):
                 inner = self._lower(piece, set(), repeats * scope.trips)
@@ -158,13 +159,13 @@ class HostProgram:
             self._drivers = drivers
         return rows if rows.fits else None
 
-    def _draws(self, scope: Scope, repeats: int) -> HostDraws | None:
+    def _draws(self, scope: Scope) -> HostDraws | None:
         first = max(self.graph.values) + 1
         if self.setting.memory is None or (found := drawn_first(scope, first)) is None:
             return None
         drawing, gathers = found
         region = Region([drawing], inputs_of([drawing]), _defined(drawing), [])
-        return HostDraws(scope, gathers, HostRegion(region, region.compile()), first, repeats)
+        return HostDraws(scope, gathers, HostRegion(region, region.compile()), first)
 
     def _node(self, node: Node, scope: Scope, repeats: int) -> Any:
         if node.role == "env":
@@ -211,10 +212,13 @@ class HostProgram:
             # A cell that this region replaces and nobody reads afterwards gives its memory to the new one.
             for carry in scope.carries:
                 dead = carry.inner not in needed_values
+                # Two cells may be set to one value, as a target to the parameters: then they share memory.
+                alone = not any(o is not carry and overlap(o.result, carry.result) for o in scope.carries)
                 if (
                     Ref(carry.inner) in inputs
                     and carry.result.value in defined
                     and dead
+                    and alone
                     and not (carry.cell == "env" and self.setting.env is not None)
                 ):
                     donated.append(Ref(carry.inner))

@@ -90,6 +90,11 @@ def inputs_of(items: list[Item]) -> list[Ref]:
     )
 
 
+def overlap(one: Ref, other: Ref) -> bool:
+    """Whether two references have something in common."""
+    return _contains(one, other) or _contains(other, one)
+
+
 def _contains(whole: Ref, part: Ref) -> bool:
     return whole.value == part.value and part.path[: len(whole.path)] == whole.path
 

@@ -15,6 +15,7 @@ import jax
 
 from sherd.author.stage import Op
 from sherd.graph.ir import Graph, Node, Ref, Scope, Stack, Value, is_ref, refs_in
+from sherd.policies.base import REDUCING
 from sherd.policies.needs import covers
 from sherd.policies.partition import Fragments, project
 from sherd.policies.places import Places
@@ -35,7 +36,7 @@ class _Split:
 
 
 def split_loops(cut: Fragments) -> Fragments:
-    """Loops in which one of two fragments never waits for the other become two loops, one after the other."""
+    """Loops in which a learner never answers the one it hears from become two loops, one after the other."""
     places = cut.places()
     for scope in places.scopes(cut.graph.root)[1:]:
         owners = {cut.owner[item.name] for item in scope.body if isinstance(item, Node)}
@@ -58,7 +59,11 @@ def _split(cut: Fragments, places: Places, scope: Scope, name: str) -> _Split | 
     ends = [carry.result for carry in scope.carries]
     ends += [ref for stack in scope.stacks for ref in refs_in(stack.inner)]
     averaged = any(node.role == "grad" for node in ahead)  # gradients are averaged where they cross
-    if waits or averaged or any(ref.value in made for ref in ends):
+    # Taking a turn is learning: who only steps and acts must not come to be one of those that learn together.
+    learns = any(node.role in REDUCING for node in behind)
+    # What nobody computes is known to whoever takes part in the loop, and only one of the two would.
+    known = any(places.home(ref) is None for ref in ends)
+    if waits or averaged or known or not learns or any(ref.value in made for ref in ends):
         return None
     wanted = {ref for node in behind for ref in refs_in(node.inputs) if ref.value in made}
     used = [ref for ref in wanted if not any(other != ref and covers(other, ref) for other in wanted)]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from graphs import Replaying
 from gymnasium import spaces
 from small import QLearning, Reinforce
 
@@ -186,3 +187,11 @@ def test_cells_may_trade_places(env, horizon):
     run = sherd.train(Swapping(horizon=horizon), env, steps=horizon * 2, envs=2, eval_episodes=0)
     left, right = run.cells["left"], run.cells["right"]
     assert (float(left[0]), float(right[0])) == ((1, 2) if horizon == 4 else (2, 1))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "graph/CartPole-v1"])
+def test_two_cells_may_be_set_to_one_value(env):
+    """A target that is set to the parameters is their memory: nobody may give it up for the next ones."""
+    run = sherd.train(Replaying(), env, steps=96, envs=8, eval_episodes=0)
+    learner, target = run.cells["learner"].params, run.cells["target"]
+    np.testing.assert_array_equal(learner["w"], target["w"])

@@ -98,7 +98,7 @@ def test_all_draws_of_a_loop_at_once_are_those_of_its_turns(length):
     drawing, gathers = drawn_first(loop, unused=8)
     region = Region([drawing], [Ref(1)], [5, 8], [])
     clock = Clock(jax.random.key_data(run_key(7)), jnp.arange(envs), np.array([3, 9], np.int32))
-    host = HostDraws(loop, gathers, HostRegion(region, region.compile()), first=8, rollouts=1)
+    host = HostDraws(loop, gathers, HostRegion(region, region.compile()), first=8)
     found = {0: jax.tree.map(np.array, memory), 1: index}
     host.run(found, clock)
     wanted = Values({Ref(0): memory, Ref(1): index})
@@ -107,11 +107,15 @@ def test_all_draws_of_a_loop_at_once_are_those_of_its_turns(length):
         jax.tree.map(np.testing.assert_array_equal, found[outer], wanted[Ref(outer)])
 
 
-def test_draws_that_wait_for_what_was_gathered_are_made_turn_by_turn():
+@pytest.mark.parametrize("role", ["learn", "send"])
+def test_a_loop_that_also_does_something_else_is_walked(role):
+    """A node that waits for what was gathered, and a message."""
     sizes, here = Ring(12, 12, 1, 1, False), Source("", 0)
+    draw = Node("draw", Op("draw", "replay", lambda: 0), (), 3, here)
     gather = Node("gather", Op("gather", "replay", partial(ring.gather, sizes)), (Ref(0), Ref(3)), 4, here)
-    look = Node("look", Op("look", "learn", lambda data: data), (Ref(4),), 3, here)
-    assert drawn_first(Scope("samples", 2, 2, (gather, look), (), (), here), unused=8) is None
+    other = Node("other", Op("other", role, lambda data: data), (Ref(4 if role == "learn" else 3),), 5, here)
+    assert drawn_first(Scope("samples", 2, 2, (draw, gather), (), (), here), unused=8)
+    assert drawn_first(Scope("samples", 2, 2, (draw, gather, other), (), (), here), unused=8) is None
 
 
 def learnt(replay: str):

@@ -13,13 +13,15 @@ import jax
 import numpy as np
 import pytest
 from choreography import require_same, run_fragments
-from cuts import ALGORITHMS, ENVS, POLICIES, Assigned, traced, uncut, world
+from cuts import ALGORITHMS, ENV, ENVS, POLICIES, Assigned, traced, uncut, world
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from small import tree_difference
+from small import Reinforce, tree_difference
 
+from sherd.author import learn
+from sherd.envs import describe
 from sherd.errors import UsageError
-from sherd.graph import check
+from sherd.graph import check, trace
 from sherd.graph.ir import Scope, walk
 from sherd.lower.xla import run_once
 from sherd.optimise import (
@@ -138,6 +140,25 @@ def test_draws_that_wait_or_are_large_are_sent_one_by_one(why, monkeypatch):
     if why == "bytes":
         assert split_loops(cut) is not cut
         monkeypatch.setattr(fission, "_MOST_BYTES", 100)
+    assert split_loops(cut) is cut
+
+
+def test_a_loop_of_actors_stays_whole():
+    """Split, its actors would take turns from a stack, which is learning, and so would learn together."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Warmed(Reinforce):
+        @learn
+        def warm(self, params):
+            return {"w": 1.5 * params["w"]}
+
+        def loop(self, env, learner):
+            for _ in env.steps(self.horizon):
+                action, extra = self.explore(self.warm(learner.params), env.obs)
+                env.step(action, extra)
+            learner.step(self.loss, self.advantages(env.rollout))
+
+    cut = partition(trace(Warmed(), describe(ENV), ENVS), SingleLearnerCoarse(actors=2))
     assert split_loops(cut) is cut
 
 
