@@ -8,6 +8,7 @@ one message, and the second takes its turns from it, all in one compiled program
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +21,8 @@ from sherd.policies.needs import covers
 from sherd.policies.partition import Fragments, project
 from sherd.policies.places import Places
 
-# A message of so many bytes takes about as long as the wake-ups that it saves. Larger ones are better sent
-# turn by turn: the next is made while the last is learnt from.
+# Not tuned: so much is copied in some milliseconds. What is larger is better sent turn by turn, the next
+# batch made while the last is learnt from.
 _MOST_BYTES = 8 << 20
 
 
@@ -135,7 +136,7 @@ def _unused(graph: Graph, name: str) -> str:
     return found
 
 
-def _mapped(tree: Any, change: Any) -> Any:
+def _mapped(tree: Any, change: Callable[[Ref], Ref]) -> Any:
     return jax.tree.map(lambda leaf: change(leaf) if is_ref(leaf) else leaf, tree, is_leaf=is_ref)
 
 
