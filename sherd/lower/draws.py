@@ -60,12 +60,12 @@ class HostDraws:
         taken: dict[int, Any] = {}
         for number, gather in enumerate(self._gathers):
             starts, buffers = np.asarray(store[self._first + number]), self._sets[self._set]
+            memory = fill(gather.node.inputs[0], store)
             if buffers[number] is None:
-                buffers[number] = gather.room(store, starts)
-            leaves, treedef = jax.tree.flatten(buffers[number])
+                buffers[number] = gather.room(memory, starts.shape[1:], starts.shape[:1])
             for turn, start in enumerate(starts):
-                gather.take(store, start, [leaf[turn] for leaf in leaves])
-            taken[gather.node.output] = jax.tree.unflatten(treedef, leaves)
+                gather.take(memory, start, [leaf[turn] for leaf in buffers[number]])
+            taken[gather.node.output] = jax.tree.unflatten(jax.tree.structure(memory), buffers[number])
         for stack in self._scope.stacks:
             if stack.inner.value in taken:
                 store[stack.outer] = stack.inner.pick(taken[stack.inner.value])

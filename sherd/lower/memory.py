@@ -96,28 +96,21 @@ class HostGather:
         del clock
         memory, start = self._fill(self.node.inputs, store)
         start = np.asarray(start)
-        buffers = self._buffers.pop(0) or jax.tree.leaves(self._room(memory, start.shape, ()))
+        buffers = self._buffers.pop(0) or self.room(memory, start.shape)
         self._buffers.append(buffers)
-        self.take(store, start, buffers)
+        self.take(memory, start, buffers)
         store[self.node.output] = jax.tree.unflatten(jax.tree.structure(memory), buffers)
 
-    def room(self, store: dict[int, Any], starts: np.ndarray[Any, Any]) -> Any:
-        """Arrays for as many batches as there are starts."""
-        memory = self._fill(self.node.inputs[0], store)
-        return self._room(memory, starts.shape[1:], starts.shape[:1])
+    def room(self, memory: Any, draws: tuple[int, ...], batches: tuple[int, ...] = ()) -> list[Any]:
+        """Arrays for the windows of so many draws, leaf by leaf; `batches` are in front."""
+        shape = batches + ((self._ring.length,) if self._ring.length > 1 else ()) + draws
+        return [np.empty(shape + leaf.shape[2:], leaf.dtype) for leaf in jax.tree.leaves(memory)]
 
-    def _room(self, memory: Any, draws: tuple[int, ...], lead: tuple[int, ...]) -> Any:
-        shape = lead + ((self._ring.length,) if self._ring.length > 1 else ()) + draws
-        return jax.tree.map(lambda leaf: np.empty(shape + leaf.shape[2:], leaf.dtype), memory)
-
-    def take(
-        self, store: dict[int, Any], start: np.ndarray[Any, Any], out: list[np.ndarray[Any, Any]]
-    ) -> None:
+    def take(self, memory: Any, start: np.ndarray[Any, Any], out: list[np.ndarray[Any, Any]]) -> None:
         """Copy the windows that begin at `start` [draw, env], leaf by leaf."""
         rows = _window_rows(self._ring, start)
         envs = rows.shape[-1]
         flat = rows * envs + np.arange(envs)
-        memory = self._fill(self.node.inputs[0], store)
         for held, into in zip(jax.tree.leaves(memory), out):
             # Clipping never happens; it spares NumPy a second buffer.
             held.reshape(-1, *held.shape[2:]).take(flat, axis=0, out=into, mode="clip")

@@ -13,6 +13,7 @@ from sherd.author.types import EnvironmentStep
 from sherd.graph.ir import Node, Ref, Scope, defined_within, uses, walk
 from sherd.lower.interpret import Values, run_items
 from sherd.policies.base import REDUCING
+from sherd.policies.needs import covers
 
 Item = Node | Scope
 
@@ -85,18 +86,14 @@ def inputs_of(items: list[Item]) -> list[Ref]:
     inside = defined_within(items)
     wanted = {ref for item in items for ref in uses(item) if ref.value not in inside}
     return sorted(
-        (ref for ref in wanted if not any(other != ref and _contains(other, ref) for other in wanted)),
+        (ref for ref in wanted if not any(other != ref and covers(other, ref) for other in wanted)),
         key=lambda ref: (ref.value, str(ref.path)),
     )
 
 
 def overlap(one: Ref, other: Ref) -> bool:
     """Whether two references have something in common."""
-    return _contains(one, other) or _contains(other, one)
-
-
-def _contains(whole: Ref, part: Ref) -> bool:
-    return whole.value == part.value and part.path[: len(whole.path)] == whole.path
+    return covers(one, other) or covers(other, one)
 
 
 @dataclass

@@ -23,10 +23,10 @@ _MORE = {"environment": "more environment processes", "actor": "more actors"}
 _ADVICE = {
     "policy": "more policy workers or a faster device for them would help",
     "learner": "a faster device or a policy with several learners would help, more of the others would not",
-    "learners": "faster devices or more learners would help, more of the others would not",
     "server": "fewer and larger requests to it would help",
     "main": "a distribution policy that leaves less to the main process would help",
 }
+_ADVICE_TO_LEARNERS = "faster devices or more learners would help, more of the others would not"
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ def _advice(
     status: FragmentStatus, statuses: Sequence[FragmentStatus], cores: int | None, idle: float | None
 ) -> str:
     if status.kind not in _MORE:
-        several = f"{status.kind}s"
-        kind = several if status.replicas > 1 and several in _ADVICE else status.kind
-        return _ADVICE.get(kind, "more replicas of it would help, if it can be replicated")
+        if status.kind == "learner" and status.replicas > 1:
+            return _ADVICE_TO_LEARNERS
+        return _ADVICE.get(status.kind, "more replicas of it would help, if it can be replicated")
     more = _MORE[status.kind]
     if cores is None:
         return f"{more} would help, if there are cores for them"

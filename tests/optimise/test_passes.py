@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from choreography import require_same, run_fragments
 from cuts import ALGORITHMS, ENV, ENVS, POLICIES, Assigned, traced, uncut, world
+from graphs import Replaying
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from small import Reinforce, tree_difference
 
-from sherd.author import learn
+from sherd.author import learn, shared
 from sherd.envs import describe
 from sherd.errors import UsageError
 from sherd.graph import check, trace
@@ -159,6 +160,26 @@ def test_a_loop_of_actors_stays_whole():
             learner.step(self.loss, self.advantages(env.rollout))
 
     cut = partition(trace(Warmed(), describe(ENV), ENVS), SingleLearnerCoarse(actors=2))
+    assert split_loops(cut) is cut
+
+
+def test_a_loop_that_carries_what_nobody_computes_stays_whole():
+    """Whoever takes part in it knows such a cell; split, the shard would no longer take part."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Trading(Replaying):
+        def state(self, params):
+            return {**super().state(params), "other": shared(params)}
+
+        def loop(self, env, learner, state, replay):
+            for _ in env.steps(self.steps):
+                env.step(self.explore(learner.params, env.obs))
+            replay.add(env.rollout, capacity=1000)
+            for sample in replay.sample(16, times=2):
+                learner.step(self.loss, state.target, sample)
+                state.target, state.other = state.other, state.target
+
+    cut = partition(trace(Trading(), describe(ENV), ENVS), ReplayShards())
     assert split_loops(cut) is cut
 
 
