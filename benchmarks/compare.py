@@ -1,6 +1,6 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: about an hour
+    python benchmarks/compare.py                        everything: an hour or more
     python benchmarks/compare.py --quick                one repeat, no trials: a first look in half of that
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3
@@ -8,9 +8,10 @@
 
 Each library gets a virtual environment of its own, once. For each workload, every library tries its
 settings briefly; the fastest setting of each is then measured several times, one process at a time, in
-alternating order, so that a machine that gets slower or faster does so for all. A library that makes less
-than half of what the fastest of the others makes is measured once. A run counts once it has learnt and
-warmed up. Each is one line of docs/results/speed.jsonl, failures too. Run it with nothing else busy.
+alternating order, so that a machine that gets slower or faster does so for all. What the simulator and the
+learner make alone takes turns with the libraries in the same way. A library that makes less than half of what
+the fastest of the others makes is measured once. A run counts once it has learnt and warmed up. Each is one
+line of docs/results/speed.jsonl, failures too. Run it with nothing else busy.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class Session:
 
     def choose(self, workload: str, peer: str, python: Path, settings: list[str]) -> str | None:
         """The setting to measure: the fastest in a short trial; None if every one of them failed."""
-        if self.given.quick or len(settings) == 1:
+        # Of the limits all are tried even then: the first is rarely the fastest, and no limit at all.
+        if len(settings) == 1 or (self.given.quick and peer != tables.LIMIT):
             return settings[0]
         seconds = self.given.trial_seconds * WORKLOADS[workload].longer
         tried = [self.measure(workload, peer, python, setting, 0, seconds) for setting in settings]
