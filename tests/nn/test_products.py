@@ -19,6 +19,7 @@ SHAPES = {
     "one output, few rows": (3, 8, 1),
     "narrow, with fewer rows": (128, 8, 2),
     "square, with fewer rows": (128, 8, 8),
+    "wide, with hardly more rows": (300, 160, 40),
 }
 
 
