@@ -67,6 +67,8 @@ WORKLOADS = {
     # them, each step replayed 8 times.
     "dqn-cartpole": Workload("CartPole-v1", "CartPole-v1", 8, 4, 60_000, 2, "DQN", 8, 128),
     "dqn-slow": Workload("1 ms a step", "slow_env:make", 16, 64, 32_000, 8, "DQN", 16, 512),
+    # Eight simulators to an actor instead of two, so that it acts once in 8 ms; the learner does the same.
+    "dqn-slow-64": Workload("1 ms, 8 to an actor", "slow_env:make", 64, 16, 32_000, 8, "DQN", 16, 512),
 }
 # The marks of each algorithm's tables in the documents.
 MARKS = {"PPO": ("policies", "best cases"), "DQN": ("policies dqn", "best cases dqn")}
