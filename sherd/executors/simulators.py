@@ -35,8 +35,11 @@ def pattern_of(program: Projection) -> Pattern | None:
     nodes = [item for item in scope.body if isinstance(item, Node)]
     steps = [node for node in nodes if node.role == "env"]
     receives = [node for node in nodes if node.role == "receive"]
-    others = {node.role for node in nodes} - {"env", "send", "receive"}
-    if len(steps) != 1 or len(receives) != 1 or others or len(nodes) != len(scope.body):
+    sends = [node for node in nodes if node.role == "send"]
+    # Without a message for every step, acting does not look at observations, and nothing tells how far it is.
+    if len(steps) != 1 or len(receives) != 1 or not sends:
+        return None
+    if len(nodes) != len(scope.body) or {node.role for node in nodes} - {"env", "send", "receive"}:
         return None
     reading = _Reading(program, scope, steps[0])
     try:
@@ -44,7 +47,7 @@ def pattern_of(program: Projection) -> Pattern | None:
             scope.trips,
             _crossing(receives[0]),
             reading.action_paths(receives[0]),
-            tuple((_crossing(n), reading.sources(n)) for n in nodes if n.role == "send"),
+            tuple((_crossing(n), reading.sources(n)) for n in sends),
             tuple((_crossing(n), reading.sources(n)) for n in tail),
         )
     except LookupError:

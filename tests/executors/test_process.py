@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from leaks import no_leaks  # noqa: F401 - a fixture
-from small import tree_difference
+from small import Reinforce, tree_difference
 
 import sherd
 from sherd.algorithms.ppo import PPO
@@ -75,6 +75,26 @@ class Halves(sherd.DistributionPolicy):
 def test_a_users_own_policy_means_the_same():
     run = sherd.train(TINY, "CartPole-v1", policy=Halves(), **RUN)
     whole = sherd.train(TINY, "CartPole-v1", **RUN)
+    assert tree_difference(run.params, whole.params) < 1e-6
+
+
+@dataclass(frozen=True)
+class Blind(Reinforce):
+    """Acts without a look at what it sees, so that simulators have nothing to say between two steps."""
+
+    @sherd.act
+    def guess(self, params, key):
+        return jax.vmap(lambda one: jax.random.categorical(one, params["w"].sum(0)))(key).astype(np.int32)
+
+    def loop(self, env, learner):
+        for _ in env.steps(self.horizon):
+            env.step(self.guess(learner.params))
+        learner.step(self.loss, self.advantages(env.rollout))
+
+
+def test_acting_need_not_look_at_observations():
+    run = sherd.train(Blind(), "CartPole-v1", policy=SingleLearnerFine(actors=2), **RUN)
+    whole = sherd.train(Blind(), "CartPole-v1", **RUN)
     assert tree_difference(run.params, whole.params) < 1e-6
 
 
