@@ -132,8 +132,8 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
         **_PPO_PEERS,
     },
     "pong": {
-        # Two learners are a tenth slower (by turns 256, 254, 287 beside 307, 294, 317), which a trial of two or
-        # three iterations does not always see.
+        # Two learners are a tenth slower (by turns 256, 254, 287 beside 307, 294, 317), which a trial of two
+        # or three iterations does not always see.
         "sherd": ["policy=Single"],
         "sb3": ["vector=dummy threads=2", "vector=subproc threads=2"],
         "sbx": ["vector=dummy threads=1"],
