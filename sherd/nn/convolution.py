@@ -136,10 +136,9 @@ def _by_rows(x: jax.Array, kernel: jax.Array, step: _Step, block: int) -> jax.Ar
     wide = kernel.T.reshape(-1, step.size, patches.shape[1]).swapaxes(0, 1).reshape(-1, patches.shape[1])
     made = jax.lax.dot_general(patches, wide, (((1,), (1,)), ((), ())))
     made = made.reshape(x.shape[0], rows, columns, step.size, -1)
-    made = sum(made[:, row : row + step.height, :, row] for row in range(step.size))
-    return _squares_to_channels(made, block).reshape(
-        x.shape[0], step.height // block, columns // block, block * block, -1
-    )
+    shifted = [made[:, row : row + step.height, :, row] for row in range(step.size)]
+    squares = _squares_to_channels(sum(shifted[1:], shifted[0]), block)
+    return squares.reshape((*squares.shape[:3], block * block, -1))
 
 
 def _patches(x: jax.Array, step: _Step, block: int) -> jax.Array:
