@@ -21,7 +21,9 @@ def test_free_cores_are_those_that_nobody_uses(
 ) -> None:
     monkeypatch.setattr(accounts, "_SECONDS_BETWEEN_PICTURES", 0.0)
     monkeypatch.setattr(accounts, "available_cores", lambda: (0, 1))
-    monkeypatch.setattr(accounts, "idle_seconds", lambda cores: idle * time.perf_counter())
+    now = [0.0]  # a clock of its own: a process that is interrupted between two looks at it shall not matter
+    monkeypatch.setattr(accounts, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(accounts, "idle_seconds", lambda cores: idle * now[0])
     fragments = (Fragment("actors", ("env", "act")), Fragment("learner", ("learn",)))
     cut: Any = SimpleNamespace(fragments=fragments, crossings=())
     cut.graph = SimpleNamespace(root=SimpleNamespace(index=0))
@@ -33,6 +35,7 @@ def test_free_cores_are_those_that_nobody_uses(
         with Clock(board.row(1)).waiting():
             found = accounts.Accounts(cut, wiring, board)
             time.sleep(0.05)
+            now[0] = 1.0
             assert found.picture(SimpleNamespace(made=1))  # type: ignore[arg-type]
         assert said in found.bottleneck()
     finally:
