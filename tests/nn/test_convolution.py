@@ -71,16 +71,16 @@ def test_floats_have_gradients_too():
 
 
 def test_forward_mode_and_a_population_too():
-    layers = STACKS["nature"][2]
-    images, weights = _given(84, 4, layers, batch=2, bytes_=True)
+    layers = Layer(8, 4, 2), Layer(6, 4, 2)  # by rows, then by patches of many views
+    images, weights = _given(40, 4, layers, batch=2, bytes_=True)
     both = jax.tree.map(lambda leaf: np.stack([leaf, -leaf]), weights)
 
     def by(function):
         def made(weights):
             return function(images, weights, layers).sum()
 
-        along = jax.jvp(made, (weights,), (weights,))
-        return *along, jax.tree.leaves(jax.vmap(jax.grad(made))(both))
+        along = jax.jit(lambda weights: jax.jvp(made, (weights,), (weights,)))(weights)
+        return *along, jax.tree.leaves(jax.jit(jax.vmap(jax.grad(made)))(both))
 
     for one, two in zip(jax.tree.leaves(by(products_of_patches)), jax.tree.leaves(by(plain_convolutions))):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
