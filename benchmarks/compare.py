@@ -9,7 +9,8 @@
 Each library gets a virtual environment of its own, once. For each workload, every library tries its
 settings briefly; the fastest setting of each is then measured several times, one process at a time, in
 alternating order, so that a machine that gets slower or faster does so for all. What the simulator and the
-learner make alone takes turns with the libraries in the same way. A library that makes less than half of what
+learner make alone takes turns with the libraries in the same way, in every setting: a limit is the best of
+its settings' medians, not what a short trial took for the best. A library that makes less than half of what
 the fastest of the others makes is measured once. A run counts once it has learnt and warmed up. Each is one
 line of docs/results/speed.jsonl, failures too. Run it with nothing else busy.
 """
@@ -37,8 +38,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = ROOT / "docs" / "results" / "speed.jsonl"
 QUICK = {"repeats": 1, "seconds": 3.0}
-# What takes turns with the libraries: the parts of a workload, each alone.
-PARTS = ("simulator", "learner")
 
 
 def machine() -> str:
@@ -62,12 +61,13 @@ def why(ended: Ended, limit: float) -> str:
 def far_behind(peer: str, rates: dict[str, float], repeat: int) -> bool:
     """Whether a library was so slow in the first round that no repeat can make it the fastest other one.
 
-    >>> far_behind("c", {"sherd": 90.0, "a": 10.0, "c": 4.0}, 2), far_behind("a", {"a": 10.0, "c": 4.0}, 2)
+    >>> rates = {"sherd": 90.0, "sb3": 10.0, "rllib": 4.0, "part=learner devices=1": 99.0}
+    >>> far_behind("rllib", rates, 2), far_behind("sb3", rates, 2)
     (True, False)
     """
-    ours = ("sherd", *PARTS)
-    others = [rate for name, rate in rates.items() if name not in ours]
-    return repeat > 1 and peer not in ours and rates.get(peer, 0.0) < max(others, default=0.0) / 2
+    others = [rate for name, rate in rates.items() if name in TITLES and name != "sherd"]
+    behind = rates.get(peer, 0.0) < max(others, default=0.0) / 2
+    return repeat > 1 and peer in TITLES and peer != "sherd" and behind
 
 
 class Session:
@@ -120,8 +120,7 @@ class Session:
 
     def choose(self, workload: str, peer: str, python: Path, settings: list[str]) -> str | None:
         """The setting to measure: the fastest in a short trial; None if every one of them failed."""
-        # Of the limits all are tried even then: the first is rarely the fastest, and no limit at all.
-        if len(settings) == 1 or (self.given.quick and peer != tables.LIMIT):
+        if len(settings) == 1 or self.given.quick:
             return settings[0]
         seconds = self.given.trial_seconds * WORKLOADS[workload].longer
         tried = [self.measure(workload, peer, python, setting, 0, seconds) for setting in settings]
@@ -132,8 +131,8 @@ class Session:
         """Who takes turns: name -> peer, interpreter, setting."""
         known = {peer: (peer, SETTINGS[workload].get(peer, []), found) for peer, found in pythons.items()}
         if not self.given.no_limits:
-            here = Environment(Path(sys.executable))
-            known |= {part: (tables.LIMIT, limit_settings(workload, part), here) for part in PARTS}
+            here, alone = Environment(Path(sys.executable)), limit_settings(workload)
+            known |= {setting: (tables.LIMIT, [setting], here) for setting in alone}
         chosen = {}
         for name, (peer, settings, environment) in known.items():
             if not settings:
@@ -157,11 +156,10 @@ class Session:
                     rates[name] = max(rates.get(name, 0.0), row.get("steps_per_second", 0.0))
 
 
-def limit_settings(workload: str, part: str) -> list[str]:
-    """How the simulator or the learner is tried alone."""
-    counts = WORKLOADS[workload].processes if part == "simulator" else (1, 2)
-    unit = "processes" if part == "simulator" else "devices"
-    return [f"part={part} {unit}={count}" for count in counts]
+def limit_settings(workload: str) -> list[str]:
+    """How simulator and learner are measured alone."""
+    simulators = [f"part=simulator processes={count}" for count in WORKLOADS[workload].processes]
+    return simulators + [f"part=learner devices={count}" for count in (1, 2)]
 
 
 def arguments() -> argparse.Namespace:

@@ -22,6 +22,7 @@ with common.imports("sherd", __doc__):
     from sherd.spaces import EnvSpec, step_buffers, zeros
 
 LENGTH = 500
+WAIT = 60.0  # seconds for all processes to be there
 
 
 class Idle:
@@ -55,7 +56,7 @@ class Idle:
         return (numbers % 256).astype(kind) / 128 - 1
 
 
-def host_rate(name: str, envs: int, first: int, meter: common.Meter) -> None:
+def host_rate(name: str, envs: int, first: int, meter: common.Meter, together: Any) -> None:
     """Step simulators with random actions until enough was measured."""
     env = make_host(name, envs, seed=1, first_index=first)
     out = step_buffers(env.spec, envs)
@@ -64,13 +65,14 @@ def host_rate(name: str, envs: int, first: int, meter: common.Meter) -> None:
     for action in actions:
         action[...] = np.stack([env.spec.action.sample() for _ in range(envs)])
     made = 0
+    together.wait(WAIT)
     while not meter.mark(made * envs):
         env.step(actions[made & 63], out)
         made += 1
     env.close()
 
 
-def graph_rate(name: str, envs: int, first: int, meter: common.Meter) -> None:
+def graph_rate(name: str, envs: int, first: int, meter: common.Meter, together: Any) -> None:
     """The same for an environment in JAX."""
     import jax
     import jax.numpy as jnp
@@ -94,25 +96,29 @@ def graph_rate(name: str, envs: int, first: int, meter: common.Meter) -> None:
         return state, rewards
 
     state, made = reset_all(env, keys)[0], 0
+    together.wait(WAIT)
     while not meter.mark(made * envs * scan):
         state, rewards = many(state, jax.random.key(made))
         rewards.block_until_ready()
         made += 1
 
 
-def one_process(place: int, name: str, envs: int, given: tuple[float, float], rates: Any) -> None:
+def one_process(
+    place: int, name: str, envs: int, given: tuple[float, float], together: Any, rates: Any
+) -> None:
     """The share of one process."""
     meter = common.Meter(*given)
-    (graph_rate if kind_of(name) == "graph" else host_rate)(name, envs, place * envs, meter)
+    (graph_rate if kind_of(name) == "graph" else host_rate)(name, envs, place * envs, meter, together)
     rates.put(meter.rate)
 
 
 def simulate(env: str, envs: int, count: int, seconds: float, warm_up: float) -> float:
     """Steps per second of environments that are shared out over so many processes."""
     way = multiprocessing.get_context("spawn" if kind_of(env) == "graph" else "fork")
-    rates = way.Queue()
+    # All begin at once: one that was there before the others would be measured with the cores for itself.
+    rates, together = way.Queue(), way.Barrier(count)
     crew = [
-        way.Process(target=one_process, args=(place, env, envs // count, (seconds, warm_up), rates))
+        way.Process(target=one_process, args=(place, env, envs // count, (seconds, warm_up), together, rates))
         for place in range(count)
     ]
     for process in crew:

@@ -6,6 +6,11 @@ with whom. So a row is given its next action once enough others have come back t
 and all of them meet when the loop is over. Every call acts for the same number of rows, filled up if fewer
 are there: a product may round differently for another number, and what a run computes must not depend on who
 came first.
+
+Where waiting for all is the fastest, rows stay in step, and what Python does between two steps is done while
+no simulator waits. There blocks of rows are slices of what is kept, not rows looked up one by one. By turns
+in one process, 32 simulators of 0.5 to 1.5 ms on one core: a turn costs the acting thread 0.80 of the
+processor time, 370 to 380 us, and takes 0.96 of the time.
 """
 
 from __future__ import annotations
@@ -75,6 +80,10 @@ class HostRows:
         self._last = np.zeros((self._rows, size), np.int32)
         self._leaves = self._leaves_of(self._last)
         self._fill = [np.arange(self._rows) % max(1, count) for count in range(self._rows + 1)]
+        self._blocks = [(low, low + self._rows) for low in range(0, self._envs, self._rows)]
+        self._in_blocks = self._envs % self._rows == 0
+        turns = np.arange(scope.trips, dtype=np.int32)[:, None]
+        self._same_turn = jax.device_put(list(np.broadcast_to(turns, (scope.trips, self._rows))))
         self._stacks = [HostStack(stack, scope.trips, rollouts, [node, self]) for stack in scope.stacks]
         self.fits = self._splits(values) and not any(stack.copied for stack in self._stacks)
         whole = self.fits and not self._call.results.apart
@@ -99,20 +108,11 @@ class HostRows:
         """All turns of all rows."""
         self._begin(store, clock)
         driver, envs, trips = self._driver, self._envs, self._scope.trips
-        outcome, first = driver.stacked[1], driver.states.first.reshape(-1)
-        terminated, truncated = outcome.terminated.reshape(-1), outcome.truncated.reshape(-1)
-        turns, ready, left = np.zeros(envs, np.int32), np.arange(envs), envs
         begun, enough = time.perf_counter(), self._patience.rows
-        while left:
-            for low in range(0, len(ready), self._rows):
-                rows = ready[low : low + self._rows]
-                self._act(rows, turns[rows], clock.now)
-            back = np.array(self._env.finished(min(enough, left)))
-            at = turns[back] * envs + back
-            first[at + envs] = terminated[at] | truncated[at]
-            turns[back] += 1
-            ready = back[turns[back] < trips]
-            left -= len(back) - len(ready)
+        if enough == envs and self._in_blocks:
+            self._run_in_step(clock.now)
+        else:
+            self._run_by_rows(clock.now, enough)
         self._patience.took(time.perf_counter() - begun)
         for turn in range(trips):
             driver.account(turn)
@@ -122,6 +122,37 @@ class HostRows:
             store[carry.outer] = self._carried[carry.inner]
         for stack in self._stacks:
             store[stack.outer] = stack.whole()
+
+    def _run_by_rows(self, now: Any, enough: int) -> None:
+        """Act for whichever rows have come back, once they are enough."""
+        driver, envs, trips = self._driver, self._envs, self._scope.trips
+        outcome, first = driver.stacked[1], driver.states.first.reshape(-1)
+        terminated, truncated = outcome.terminated.reshape(-1), outcome.truncated.reshape(-1)
+        turns, ready, left = np.zeros(envs, np.int32), np.arange(envs), envs
+        while left:
+            for low in range(0, len(ready), self._rows):
+                rows = ready[low : low + self._rows]
+                self._act(rows, turns[rows], now)
+            back = np.array(self._env.finished(min(enough, left)))
+            at = turns[back] * envs + back
+            first[at + envs] = terminated[at] | truncated[at]
+            turns[back] += 1
+            ready = back[turns[back] < trips]
+            left -= len(back) - len(ready)
+
+    def _run_in_step(self, now: Any) -> None:
+        """Act for all rows, wait for all of them, and again."""
+        driver, env, envs = self._driver, self._env, self._envs
+        outcome, first = driver.stacked[1], driver.states.first
+        now, index = jax.device_put((now, [self._index[low:high] for low, high in self._blocks]))
+        for turn, same in enumerate(self._same_turn):
+            for (low, high), mine in zip(self._blocks, index):
+                rows, at = slice(low, high), slice(turn * envs + low, turn * envs + high)
+                words, apart = self._call.act(self._cut(rows, at), now, same, mine)
+                action = self._keep(rows, at, words, apart, self._rows)
+                env.start(range(low, high), action, [driver.outs[turn]] * self._rows)
+            env.finished(envs)
+            np.logical_or(outcome.terminated[turn], outcome.truncated[turn], out=first[turn + 1])
 
     @property
     def _env(self) -> RowwiseEnv:
@@ -151,22 +182,29 @@ class HostRows:
 
     def _act(self, rows: Any, turns: Any, now: Any) -> None:
         """Act for some rows, keep what was computed, and have them stepped."""
-        count, at = len(rows), turns * self._envs + rows
-        fill_up = self._fill[count]
-        every, every_at = rows[fill_up], at[fill_up]
-        cut = [array[every_at if changes else every] for array, changes in self._sources]
-        words, apart = self._call.act(cut, now, turns[fill_up], self._index[every])
+        at, filled = turns * self._envs + rows, self._fill[len(rows)]
+        every = rows[filled]
+        words, apart = self._call.act(self._cut(every, at[filled]), now, turns[filled], self._index[every])
+        action = self._keep(rows, at, words, apart, len(rows))
+        outs = self._driver.outs
+        self._env.start(rows.tolist(), action, [outs[turn] for turn in turns.tolist()])
+
+    def _cut(self, rows: Any, at: Any) -> list[Any]:
+        """What a call is given of these rows, which are at these places of flat arrays."""
+        return [array[at if changes else rows] for array, changes in self._sources]
+
+    def _keep(self, rows: Any, at: Any, words: Any, apart: list[Any], count: int) -> Any:
+        """Put what was computed for the first `count` rows of a call where it belongs; their actions."""
         self._last[...] = words
         self._words[self._set][at] = self._last[:count]
-        action, moves = self._picked or self._pick(self._with_apart(at, apart))
+        action, moves = self._picked or self._pick(self._with_apart(at, apart, count))
         for old, leaf in zip(self._moved, moves):
             old[rows] = leaf[:count]
         if count < self._rows:
             action = jax.tree.map(lambda leaf: leaf[:count], action)
         for kept, leaf in zip(self._actions, jax.tree.leaves(action)):
             kept[at] = leaf
-        outs = self._driver.outs
-        self._env.start(rows.tolist(), action, [outs[turn] for turn in turns.tolist()])
+        return action
 
     def _pick(self, leaves: list[Any]) -> tuple[Any, list[Any]]:
         """Of the last call: actions, and what is carried, leaf by leaf. Both have all rows of a call."""
@@ -174,7 +212,7 @@ class HostRows:
         moves = [leaf for carry in self._others for leaf in jax.tree.leaves(pick(carry.result, leaves))]
         return jax.tree.map(lambda ref: pick(ref, leaves), self._action, is_leaf=is_ref), moves
 
-    def _with_apart(self, at: Any, apart: list[Any]) -> list[Any]:
+    def _with_apart(self, at: Any, apart: list[Any], count: int) -> list[Any]:
         """The leaves of the last call with those that are not packed, which are kept here."""
         leaves, kept = list(self._leaves), self._apart[self._set]
         for number, array in zip(self._call.results.apart, apart):
@@ -182,7 +220,7 @@ class HostRows:
             if number not in kept:
                 size = self._scope.trips * self._envs
                 kept[number] = np.zeros((size, *leaves[number].shape[1:]), leaves[number].dtype)
-            kept[number][at] = leaves[number][: len(at)]
+            kept[number][at] = leaves[number][:count]
         return leaves
 
     def _leaves_of(self, words: Any) -> list[Any]:

@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 from rollouts import TIME, assert_same_gradient, invented, slow_returns, textbook_loss, values
 from tasks import Match
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.a2c import A2C
@@ -47,6 +48,7 @@ def test_learns_cartpole():
     assert run.summary["return_mean"] > 200
 
 
+@thorough
 def test_learns_continuous_actions():
     a2c = A2C(hidden=(32,), learning_rate=5e-3, entropy_cost=0.0, discount=0.0)
     env = Match(spaces.Box(-1, 1, (2,), np.float32))

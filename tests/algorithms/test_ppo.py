@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 from rollouts import ENVS, TIME, invented, log_probs, slow_returns, slow_vtrace, values
 from tasks import DISCOUNT, GraphWalk, HostWalk, Identity, Match
-from thorough import mostly_thorough
+from thorough import mostly_thorough, thorough
 
 import sherd
 from sherd import learn
@@ -308,6 +308,7 @@ def test_popart_is_that_of_the_paper():
     )
 
 
+@thorough
 def test_popart_learns_values_of_any_size():
     """The value head must reach thousands by steps of a thousandth; without PopArt it does not."""
 

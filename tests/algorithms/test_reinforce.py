@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 from rollouts import TIME, assert_same_gradient, invented, slow_returns, textbook_loss, values
 from tasks import Match
+from thorough import thorough
 
 import sherd
 from sherd.algorithms.reinforce import REINFORCE
@@ -46,6 +47,7 @@ def test_learns_cartpole():
     assert run.summary["return_mean"] > 150
 
 
+@thorough
 def test_learns_without_a_baseline():
     reinforce = REINFORCE(horizon=8, hidden=(32,), baseline=False)
     env = Match(spaces.MultiDiscrete([2, 2]), "dict")

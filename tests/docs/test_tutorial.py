@@ -53,7 +53,13 @@ def learnt(name: str, env: str, flags: str, capsys: pytest.CaptureFixture[str]) 
             marks=thorough,
         ),
         ("actor_critic:ActorCritic", "graph/CartPole-v1", "--policy Fused", 1e-6),
-        ("actor_critic:ActorCritic", "CartPole-v1", "--policy SingleLearnerCoarse --policy.actors 2", 0),
+        pytest.param(
+            "actor_critic:ActorCritic",
+            "CartPole-v1",
+            "--policy SingleLearnerCoarse --policy.actors 2",
+            0,
+            marks=thorough,
+        ),
     ],
 )
 def test_a_policy_does_not_change_what_is_learnt(name, env, flags, tolerance, capsys):

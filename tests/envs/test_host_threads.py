@@ -98,9 +98,15 @@ def test_an_error_names_its_row_and_the_rest_goes_on():
 
 
 def test_simulators_that_never_answer_hold_up_the_end_for_a_second_at_most():
-    answer, threads = threading.Event(), Threads(4)
-    asking = threading.Thread(target=threads.each, args=(lambda row: answer.wait(30),))
+    answer, asked, threads = threading.Event(), threading.Barrier(5), Threads(4)
+
+    def never(row: int) -> None:
+        asked.wait(10)
+        answer.wait(30)
+
+    asking = threading.Thread(target=threads.each, args=(never,), daemon=True)
     asking.start()
+    asked.wait(10)  # closed before all were asked, the threads would end and nobody would be told
     begun = time.perf_counter()
     threads.close()
     took = time.perf_counter() - begun

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from leaks import no_leaks, processes, settles
+from thorough import mostly_thorough
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 __all__ = ["no_leaks"]
@@ -168,7 +169,7 @@ def test_ctrl_c_while_workers_start(tmp_path: Path, commands: list[Command]) -> 
     assert (code, err) == (130, "")
 
 
-@pytest.mark.parametrize("lanes", ["", " --policy.asynchronous"])
+@pytest.mark.parametrize("lanes", mostly_thorough(["", " --policy.asynchronous"], [""]))
 def test_ctrl_c_during_the_first_iteration_leaves_a_balanced_ledger(
     tmp_path: Path, commands: list[Command], lanes: str
 ) -> None:

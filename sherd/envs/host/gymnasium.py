@@ -107,8 +107,12 @@ class LoopEnv:
         """Begin a step of some rows that wait; see `RowwiseEnv`."""
         if self._threads is None:
             raise RuntimeError("environments that do not wait have no threads")
-        for row, given in zip(rows, zip(self._read(action), outs)):
-            self._given[row] = given
+        given = zip(self._read(action), outs)
+        if isinstance(rows, range):
+            self._given[rows.start : rows.stop] = given
+        else:
+            for row, one in zip(rows, given):
+                self._given[row] = one
         self._threads.start(self._step_row, rows)
 
     def finished(self, least: int) -> list[int]:

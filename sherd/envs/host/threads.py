@@ -28,6 +28,7 @@ class Threads:
         self._done: list[int] = []
         self._wanted, self._counting = 0, threading.Lock()  # how many somebody waits for; 0: nobody does
         self._next: list[int | None] = [None] * rows
+        self._chain: Sequence[int] = ()
         # A lock that is taken is a bell that has not rung: the cheapest there is between threads.
         self._enough = threading.Lock()
         self._enough.acquire()
@@ -50,8 +51,10 @@ class Threads:
     def start(self, function: Callable[[int], None], rows: Sequence[int]) -> None:
         """Have function(row) called for some rows, of which none is at work."""
         self._function = function
-        for place, row in enumerate(rows):
-            self._next[row] = rows[place + _AT_ONCE] if place + _AT_ONCE < len(rows) else None
+        if rows != self._chain:  # mostly all of them, again and again
+            self._chain = rows
+            for place, row in enumerate(rows):
+                self._next[row] = rows[place + _AT_ONCE] if place + _AT_ONCE < len(rows) else None
         for row in rows[:_AT_ONCE]:
             self._bells[row].release()
 
@@ -72,6 +75,8 @@ class Threads:
     def close(self) -> None:
         """End the threads; those that are still waiting are given a second, all together."""
         self._function = None
+        if self._enough.locked():  # for whoever waits for rows that were never started
+            self._enough.release()
         for bell in self._bells:
             if bell.locked():
                 bell.release()
