@@ -159,7 +159,10 @@ class Session:
 def limit_settings(workload: str) -> list[str]:
     """How simulator and learner are measured alone."""
     simulators = [f"part=simulator processes={count}" for count in WORKLOADS[workload].processes]
-    return simulators + [f"part=learner devices={count}" for count in (1, 2)]
+    learners = [f"part=learner devices={count}" for count in (1, 2)]
+    # Almost all that SAC computes are products; how many fit into a second is a limit of its own.
+    products = [f"part=products processes={count}" for count in (1, 2)] if workload == "sac" else []
+    return simulators + learners + products
 
 
 def arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""How fast could it be? The halves of a workload, alone: run_limits.py WORKLOAD part=simulator|learner
+"""How fast could it be? Parts of a workload, alone: run_limits.py WORKLOAD part=simulator|learner|products
 
 part=simulator processes=2: the environments with random actions and nothing else, shared out over
 processes. An environment in JAX is stepped in one compiled loop.
@@ -6,14 +6,20 @@ processes. An environment in JAX is stepped in one compiled loop.
 part=learner devices=1: acting and learning without a simulator. Sherd's algorithm runs fused, on an
 environment of the same shapes that is compiled into the program and does nothing but count. Its
 observations change with the count, because a compiler would move work on constants out of the loop.
+
+part=products processes=1: of SAC's updates nothing but the products of hidden layers, 16 in an update, in one
+program whose threads are XLA's; with more processes, of one thread each, as if they could share updates
+evenly and had nothing to tell each other.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import Any
 
 import common
+import workloads
 
 with common.imports("sherd", __doc__):
     import numpy as np
@@ -103,6 +109,44 @@ def graph_rate(name: str, envs: int, first: int, meter: common.Meter, together: 
         made += 1
 
 
+def product_rate(batch: int, width: int, meter: common.Meter, together: Any) -> None:
+    """Make the products of updates, each of which needs the one before as it does in an update."""
+    import jax
+    import jax.numpy as jnp
+
+    scan, keys = 20, jax.random.split(jax.random.key(0), 4)
+    actor, x = (jax.random.normal(key, (width, width)) / width**0.5 for key in keys[:2])
+    critics, targets = (jax.random.normal(key, (2, width, width)) / width**0.5 for key in keys[2:])
+    x = jnp.resize(x, (batch, width))
+
+    def update(_: Any, carried: Any) -> Any:
+        x, *_ = carried
+        judged = (x @ actor) @ targets  # the next action, and what the targets think of it
+        valued = judged @ critics
+        critics_change, back = jnp.swapaxes(valued, 1, 2) @ judged, valued @ jnp.swapaxes(critics, 1, 2)
+        judged = (back.sum(0) @ actor) @ critics  # the policy's action, and what the critics think of it
+        back = (judged @ jnp.swapaxes(critics, 1, 2)).sum(0)
+        return back @ actor.T, back.T @ x, critics_change
+
+    @jax.jit
+    def many(x: Any) -> Any:
+        return jax.lax.fori_loop(0, scan, update, (x, jnp.zeros_like(actor), jnp.zeros_like(critics)))
+
+    made = 0
+    many(x)[0].block_until_ready()
+    together.wait(WAIT)
+    while not meter.mark(made * scan):
+        many(x)[0].block_until_ready()
+        made += 1
+
+
+def share_of_products(batch: int, width: int, given: tuple[float, float], together: Any, rates: Any) -> None:
+    """The share of one process."""
+    meter = common.Meter(*given)
+    product_rate(batch, width, meter, together)
+    rates.put(meter.rate)
+
+
 def one_process(
     place: int, name: str, envs: int, given: tuple[float, float], together: Any, rates: Any
 ) -> None:
@@ -112,15 +156,11 @@ def one_process(
     rates.put(meter.rate)
 
 
-def simulate(env: str, envs: int, count: int, seconds: float, warm_up: float) -> float:
-    """Steps per second of environments that are shared out over so many processes."""
-    way = multiprocessing.get_context("spawn" if kind_of(env) == "graph" else "fork")
+def in_processes(way: Any, count: int, target: Any, shares: list[tuple[Any, ...]]) -> float:
+    """What the processes make together."""
     # All begin at once: one that was there before the others would be measured with the cores for itself.
     rates, together = way.Queue(), way.Barrier(count)
-    crew = [
-        way.Process(target=one_process, args=(place, env, envs // count, (seconds, warm_up), together, rates))
-        for place in range(count)
-    ]
+    crew = [way.Process(target=target, args=(*share, together, rates)) for share in shares]
     for process in crew:
         process.start()
     total = sum(rates.get() for _ in crew)
@@ -129,19 +169,37 @@ def simulate(env: str, envs: int, count: int, seconds: float, warm_up: float) ->
     return float(total)
 
 
+def simulate(env: str, envs: int, count: int, given: tuple[float, float]) -> float:
+    """Steps per second of environments that are shared out over so many processes."""
+    way = multiprocessing.get_context("spawn" if kind_of(env) == "graph" else "fork")
+    shares = [(place, env, envs // count, given) for place in range(count)]
+    return in_processes(way, count, one_process, shares)
+
+
+def multiply(work: workloads.Workload, count: int, given: tuple[float, float]) -> float:
+    """Steps per second for which so many processes make the products of SAC's updates."""
+    if count > 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    way, share = multiprocessing.get_context("spawn"), (work.minibatch, work.hidden[0], given)
+    return in_processes(way, count, share_of_products, [share] * count) * work.steps / work.updates
+
+
 def main() -> None:
     """Measure one half of a workload."""
     task = common.Task("limit", "sherd", __doc__)
-    if task.get("part", "simulator") == "simulator":
-        work, meter = task.workload, task.meter
-        count = task.number("processes", 1)
-        task.report(simulate(work.env, work.envs, count, meter.seconds, meter.warm_up))
+    work, part, count = task.workload, task.get("part", "simulator"), task.number("processes", 1)
+    given = task.meter.seconds, task.meter.warm_up
+    if part == "simulator":
+        task.report(simulate(work.env, work.envs, count, given))
+        return
+    if part == "products":
+        task.report(multiply(work, count, given))
         return
     from run_sherd import train
 
     from sherd.policies import load_policy
 
-    idle = Idle(describe(task.workload.env))
+    idle = Idle(describe(work.env))
     train(task, idle, load_policy("Fused")(devices=task.number("devices", 1)))
     task.report()
 
