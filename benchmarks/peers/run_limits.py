@@ -179,7 +179,7 @@ def multiply(work: workloads.Workload, count: int, given: tuple[float, float]) -
 
 
 def main() -> None:
-    """Measure one half of a workload."""
+    """Measure one part of a workload."""
     task = common.Task("limit", "sherd", __doc__)
     work, part, count = task.workload, task.get("part", "simulator"), task.number("processes", 1)
     given = task.meter.seconds, task.meter.warm_up

@@ -106,12 +106,13 @@ def test_simulators_that_never_answer_hold_up_the_end_for_a_second_at_most():
 
     asking = threading.Thread(target=threads.each, args=(never,), daemon=True)
     asking.start()
-    asked.wait(10)  # closed before all were asked, the threads would end and nobody would be told
+    asked.wait(10)
     begun = time.perf_counter()
     threads.close()
     took = time.perf_counter() - begun
-    answer.set()
     asking.join(10)
+    assert not asking.is_alive()  # whoever waited for them does so no longer
+    answer.set()
     for thread in threads_of_rows():
         thread.join(10)
     assert took < 3  # a second for each would be four

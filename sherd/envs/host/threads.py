@@ -75,7 +75,9 @@ class Threads:
     def close(self) -> None:
         """End the threads; those that are still waiting are given a second, all together."""
         self._function = None
-        if self._enough.locked():  # for whoever waits for rows that were never started
+        with self._counting:
+            waited, self._wanted = self._wanted > 0, 0
+        if waited:  # for rows that may never come back
             self._enough.release()
         for bell in self._bells:
             if bell.locked():
