@@ -100,8 +100,8 @@ class Session:
         self, workload: str, peer: str, python: Path, setting: str, repeat: int, seconds: float
     ) -> dict[str, Any]:
         """One run of one script; a row, with its reason if it failed."""
-        script = HERE / "peers" / f"run_{'limits' if peer == tables.LIMIT else peer.replace('-', '_')}.py"
-        command = [str(python), str(script), workload, *setting.split(), "--seconds", str(seconds)]
+        name = "limits" if peer == tables.LIMIT else peer
+        command = [*command_of(workload, name, python, setting), "--seconds", str(seconds)]
         variables = os.environ | {
             "BENCH_STARTED": str(time.time()),
             "XDG_CACHE_HOME": self.cache.name,
@@ -154,6 +154,12 @@ class Session:
                 if not far_behind(name, rates, repeat):
                     row = self.measure(workload, peer, python, setting, repeat, seconds)
                     rates[name] = max(rates.get(name, 0.0), row.get("steps_per_second", 0.0))
+
+
+def command_of(workload: str, name: str, python: Path, setting: str) -> list[str]:
+    """How a library's script is called."""
+    script = HERE / "peers" / f"run_{name.replace('-', '_')}.py"
+    return [str(python), str(script), workload, *setting.split()]
 
 
 def limit_settings(workload: str) -> list[str]:

@@ -52,13 +52,17 @@ class Family:
         self.peak_mb = max(self.peak_mb, used)
         return used
 
-    def end(self) -> None:
-        """End whoever is left."""
+    def signal(self, number: int) -> None:
+        """Send a signal to whoever is left."""
         for pid in self._alive():
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
             except (ProcessLookupError, PermissionError):
                 continue
+
+    def end(self) -> None:
+        """End whoever is left."""
+        self.signal(signal.SIGKILL)
 
     def _alive(self) -> list[int]:
         # A number may have been given to another process since; its time of birth tells.
@@ -67,7 +71,7 @@ class Family:
 
 def run(command: list[str], limit: float, variables: dict[str, str], folder: str) -> Ended:
     """Run a command in a folder for at most `limit` seconds."""
-    before = _shared_files()
+    before = shared_files()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL, cwd=folder
@@ -84,17 +88,18 @@ def run(command: list[str], limit: float, variables: dict[str, str], folder: str
         finally:
             family.end()
             process.wait()
-            _remove_unused(_shared_files() - before)
+            remove_unused(shared_files() - before)
         output.seek(0)
         errors.seek(0)
         return Ended(output.read(), errors.read(), code, family.peak_mb or None)
 
 
-def _shared_files() -> set[Path]:
+def shared_files() -> set[Path]:
+    """What is in shared memory now."""
     return {entry for entry in SHARED.iterdir() if entry.is_file()} if SHARED.exists() else set()
 
 
-def _remove_unused(files: set[Path]) -> None:
+def remove_unused(files: set[Path]) -> None:
     """Remove files that no living process has mapped or open."""
     if not files:
         return

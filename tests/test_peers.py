@@ -1,6 +1,8 @@
 """The scripts of the other libraries say what they are and what they need, and leave nothing behind."""
 
+import contextlib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -57,3 +59,37 @@ def test_what_a_stopped_library_left_in_shared_memory_is_removed(tmp_path: Path)
     name = done.output.strip()
     assert name
     assert not (Path("/dev/shm") / name).exists()
+
+
+def command_lines() -> list[bytes]:
+    """Of all processes."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has gone
+            found.append(file.read_bytes())
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes cannot be listed here")
+def test_contenders_take_turns_and_all_of_them_end(tmp_path: Path) -> None:
+    alone = [f"limits part=simulator processes={count}" for count in (1, 2)]
+    brief, rows = ["--rounds", "2", "--seconds", "0.3"], tmp_path / "rows.jsonl"
+    script = [sys.executable, str(BENCHMARKS / "turns.py"), "slow"]
+    done = subprocess.run(
+        [*script, *alone, *brief, "--results", str(rows)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [(row["peer"], row["setting"]) for row in found] == [tuple(name.split(" ", 1)) for name in alone]
+    assert all(len(row["steps_per_second"]) == 2 and min(row["steps_per_second"]) > 0 for row in found)
+    table = done.stdout.splitlines()
+    assert alone[1] in table[3]
+    assert "x (" in table[3]
+    assert not [words for words in command_lines() if b"part=simulator" in words and b"turns.py" not in words]
+
+
+def test_an_unknown_contender_is_refused() -> None:
+    script = [sys.executable, str(BENCHMARKS / "turns.py"), "graph-cartpole", "sherd", "sbx"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "'sbx' is no contender of graph-cartpole; there are sherd, rejax" in done.stderr
