@@ -25,13 +25,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+import speed_table as tables
 from compare import ROOT, command_of, machine
 from environments import HOME, prepare
 from processes import Family, remove_unused, shared_files
 from workloads import SETTINGS, WORKLOADS
 
+Row = tables.Row
 RESULTS = ROOT / "docs" / "results" / "turns.jsonl"
 LIMITS = "limits"
 TOGETHER = 0.005  # seconds between marks of the same moment, as in peers/common.py
@@ -131,17 +134,32 @@ class Contender:
         return self._errors.read()[-2000:]
 
 
-def table(contenders: list[Contender]) -> str:
-    """The first contender beside the others, round by round."""
-    first, lines = (
-        contenders[0],
-        ["| | steps/s: median | quarter..three quarters | the first is |", "|---|---|---|---|"],
-    )
-    for one in contenders:
-        low, middle, high = statistics.quantiles(one.rates, n=4)
-        ratios = statistics.quantiles([a / b for a, b in zip(first.rates, one.rates)], n=4)
-        ratio = "{1:.2f}x ({0:.2f}..{2:.2f})".format(*ratios) if one is not first else ""
-        lines.append(f"| {one.name} | {middle:,.0f} | {low:,.0f}..{high:,.0f} | {ratio} |")
+def newest(rows: list[Row], workload: str) -> list[Row]:
+    """What was measured last of a workload, in the order of the contenders."""
+    mine = [row for row in rows if row["workload"] == workload]
+    return [row for row in mine if row["date"] == mine[-1]["date"]]
+
+
+def known_workloads(rows: list[Row]) -> list[str]:
+    """Those that were measured, in their order."""
+    return [name for name in WORKLOADS if any(row["workload"] == name for row in rows)]
+
+
+def table(rows: list[Row], names: Iterable[str]) -> str:
+    """Of each workload the first contender beside the others, round by round."""
+    head = "| workload | contender | rounds | steps/s: median | a quarter..three quarters | the first is |"
+    lines = [head, "|---|---|---|---|---|---|"]
+    for workload in names:
+        for place, row in enumerate(found := newest(rows, workload)):
+            rates, first = row["steps_per_second"], found[0]["steps_per_second"]
+            low, middle, high = statistics.quantiles(rates, n=4)
+            ratios = statistics.quantiles([ours / theirs for ours, theirs in zip(first, rates)], n=4)
+            ratio = "{1:.2f}x ({0:.2f}..{2:.2f})".format(*ratios) if place else ""
+            about = f"{row['peer']}, {row['setting']}".removesuffix(", ")
+            title, rounds = ("", "") if place else (workload, str(len(rates)))
+            lines.append(
+                f"| {title} | {about} | {rounds} | {middle:,.0f} | {low:,.0f}..{high:,.0f} | {ratio} |"
+            )
     return "\n".join(lines)
 
 
@@ -161,6 +179,7 @@ def arguments() -> argparse.Namespace:
         "--home", type=Path, default=HOME, help="where the environments are (default: .bench)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are kept")
+    parser.add_argument("--write", action="store_true", help="put the table of all workloads into the docs")
     given = parser.parse_args()
     for words in given.contenders:
         name, _, setting = words.partition(" ")
@@ -207,7 +226,10 @@ def main() -> None:
                 one.end()
             remove_unused(shared_files() - before)
     keep(given, contenders)
-    print(table(contenders))
+    rows = tables.read(given.results)
+    print(table(rows, [given.workload]))
+    if given.write:
+        tables.write_between(ROOT / "docs" / "benchmarks.md", "turns", table(rows, known_workloads(rows)))
 
 
 if __name__ == "__main__":

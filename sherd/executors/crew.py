@@ -54,6 +54,7 @@ class Crew:
             restarts=one.restarts,
             cores=one.cores,
             threads=one.threads,
+            yields=one.yields,
             environ=_variables(one.kind),
         )
 

@@ -20,6 +20,7 @@ class Placement:
     threads: int
     cores: tuple[int, ...]  # (): wherever the system likes
     restarts: int
+    yields: bool = False  # it runs only while no one else of the run has use for the core
 
     @property
     def name(self) -> str:
@@ -46,7 +47,8 @@ class Plan:
             where = f"core {', '.join(map(str, one.cores))}" if one.cores else "any core"
             threads = f"{one.threads} thread{'s' if one.threads > 1 else ''}"
             fate = f"restarted up to {one.restarts} times" if one.restarts else "ends the run if it dies"
-            lines.append(f"  {one.name:<14} {one.kind:<12} {threads:<10} {where:<11} {fate}")
+            manner = "; yields to actors" if one.yields else ""
+            lines.append(f"  {one.name:<14} {one.kind:<12} {threads:<10} {where:<11} {fate}{manner}")
         return "\n".join(lines)
 
 
@@ -61,7 +63,11 @@ def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
 
     Simulators that wait are stepped in threads of which Python runs one at a time, so that each process has
     use for one core only; on two, its threads hand Python's lock from one core to the other (64 simulators
-    that sleep 1 ms, two actors and a learner on two cores: 22,500 steps/s, pinned 29,600).
+    that sleep 1 ms, two actors and a learner on two cores: 22,500 steps/s, pinned 29,600). They leave their
+    core idle at the end of every turn, when the slowest are waited for. That is enough for a learner that
+    need not be waited for: it yields to whoever was woken, instead of holding up a turn of all the others
+    (the same workload, by turns: 1.11 and 1.10 times as many steps). Its actors cannot starve it, because
+    they wait once it is too far behind; other programs that keep all cores busy can.
     """
     free = list(available_cores() if cores is None else cores)
     total = len(free)
@@ -80,7 +86,9 @@ def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
             if steps and waits and not mine:
                 mine = (free[replica % total],)
             restarts = RESTARTS if steps else 0
-            placements.append(Placement(fragment.name, replica, fragment.kind, threads, mine, restarts))
+            yields = fragment.kind == "learner" and waits and cut.policy.runs_ahead and not mine
+            one = Placement(fragment.name, replica, fragment.kind, threads, mine, restarts, yields)
+            placements.append(one)
     return Plan(tuple(placements), total)
 
 

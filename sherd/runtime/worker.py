@@ -49,6 +49,7 @@ class WorkerSpec:
     restarts: int = 0  # 0: its death ends the run
     cores: tuple[int, ...] = ()  # (): wherever the system likes
     threads: int = 1
+    yields: bool = False  # whether it runs only where no one else would
     environ: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -187,10 +188,14 @@ def _guard(post: Post) -> None:
 
 
 def _limit(spec: WorkerSpec) -> None:
-    """Cores, threads and variables, before anything that reads them is imported."""
+    """Cores, priority, threads and variables, before anything is imported that reads them."""
     if spec.cores and hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):  # a wish: a core may have been taken away since the plan was made
             os.sched_setaffinity(0, spec.cores)
+    if spec.yields and hasattr(os, "SCHED_IDLE"):
+        # Not a matter of how much: of equals, one that was woken waits until the other's share is used up.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(spec.threads)
     many = "true" if spec.threads > 1 else "false"

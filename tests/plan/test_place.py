@@ -53,6 +53,18 @@ def test_simulators_that_wait_have_one_core_for_all_their_threads(graph):
     assert list(cores.values()) == [(0,), (1,), (0,), (1,)]
 
 
+def test_a_learner_yields_to_simulators_that_wait_if_nobody_waits_for_it(graph):
+    waiting = replace(graph, spec=replace(graph.spec, waits=True))
+    ahead = SingleLearnerCoarse(actors=2, asynchronous=True)
+    assert [one.name for one in plan(waiting, ahead, 2).placements if one.yields] == ["learner[0]"]
+    assert (
+        "learner[0]     learner      1 thread   any core    ends the run if it dies; yields to actors"
+        in str(plan(waiting, ahead, 2))
+    )
+    others = (waiting, SingleLearnerCoarse(actors=2), 2), (graph, ahead, 2), (waiting, ahead, 8)
+    assert not any(one.yields for given in others for one in plan(*given).placements)
+
+
 def test_nobody_is_pinned_where_replicas_learn_together(graph):
     """What carries their messages needs a core as well: pinned, an all-reduce takes ten times as long."""
     assert all(not one.cores for one in plan(graph, MultiLearner(2), 8).placements)

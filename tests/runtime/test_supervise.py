@@ -278,6 +278,11 @@ def test_a_message_that_cannot_be_read_is_a_run_error():
     writer.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system knows no processes that yield to all")
+def test_who_shall_yield_does(supervise):
+    assert last(until(supervise(spec("describe_process", yields=True)), Said), Said).message["yields"]
+
+
 def test_what_the_process_is_made_of(supervise):
     chosen = (min(os.sched_getaffinity(0)),) if hasattr(os, "sched_getaffinity") else ()
     crew = supervise(
@@ -290,6 +295,7 @@ def test_what_the_process_is_made_of(supervise):
     assert "--xla_cpu_multi_thread_eigen=true" in found["environ"]["XLA_FLAGS"]
     assert os.environ.get("XLA_FLAGS", "") in found["environ"]["XLA_FLAGS"]
     assert not chosen or found["cores"] == set(chosen)
+    assert not found["yields"]
     assert found["blocked"]
     assert len(found["payload"]) == 3_000_000
     assert os.environ.get("OMP_NUM_THREADS") != "3"

@@ -93,6 +93,7 @@ def describe_process(payload, context):
             "modules": [name for name in ("jax", "numpy") if name in sys.modules],
             "environ": dict(os.environ),
             "cores": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+            "yields": hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE,
             "blocked": blocked,
             "script": hasattr(sys.modules["__main__"], "Mine"),
             "payload": payload,
