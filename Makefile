@@ -39,12 +39,12 @@ $(VENV)/.core: pyproject.toml
 	@echo "Sherd: installing into $(VENV), about a minute the first time"
 	@$(PYTHON) -c 'import sys; sys.exit("Sherd needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
 $(STAMP): $(VENV)/.core
 	@echo "Sherd: installing all extras and what the tests need, some minutes the first time"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev,atari,mujoco,envpool,minatar,graph-envs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,atari,mujoco,envpool,minatar,graph-envs]'
 	touch $@
 
 clean:
