@@ -83,7 +83,7 @@ def test_contenders_take_turns_and_all_of_them_end(tmp_path: Path) -> None:
     assert [(row["peer"], row["setting"]) for row in found] == [tuple(name.split(" ", 1)) for name in alone]
     assert all(len(row["steps_per_second"]) == 2 and min(row["steps_per_second"]) > 0 for row in found)
     table = done.stdout.splitlines()
-    assert alone[1] in table[3]
+    assert "limits, part=simulator processes=2" in table[3]
     assert "x (" in table[3]
     assert not [words for words in command_lines() if b"part=simulator" in words and b"turns.py" not in words]
 
