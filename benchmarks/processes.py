@@ -18,6 +18,7 @@ from pathlib import Path
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 BETWEEN_SAMPLES = 1.0
+TO_DIE = 5.0  # seconds that killed processes are given
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,11 @@ class Family:
                 continue
 
     def end(self) -> None:
-        """End whoever is left."""
+        """End whoever is left; what they have mapped is free when they have gone."""
         self.signal(signal.SIGKILL)
+        until = time.monotonic() + TO_DIE
+        while any(_maps_something(pid) for pid in self._alive()) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _alive(self) -> list[int]:
         # A number may have been given to another process since; its time of birth tells.
@@ -119,6 +123,14 @@ def remove_unused(files: set[Path]) -> None:
 
 def _maps(pid: int) -> list[str]:
     return (PROC / str(pid) / "maps").read_text().splitlines()
+
+
+def _maps_something(pid: int) -> bool:
+    """Whether a process has memory still; one that only waits to be buried has none."""
+    try:
+        return bool(_maps(pid))
+    except OSError:
+        return False
 
 
 def _all_processes() -> list[int]:
