@@ -6,8 +6,9 @@
 compare.py runs one process after another, each for half a minute with its start: where others share the
 machine, that may be the minute in which it has half of a core. Here all contenders live as long as the
 measurement and take turns of a few seconds; whoever has no turn is stopped (SIGSTOP), with all processes that
-it started. Each round compares what was made within the same few seconds, and the median of the rounds'
-ratios is what counts. A contender is a library and its setting; without one, the first of workloads.py.
+it started. Each round compares what was made within seconds of each other, and the median of the rounds'
+ratios is what counts. A turn lasts longer if two seconds are less than some iterations. A contender is a
+library and its setting; without one, the first of workloads.py.
 
 Each contender is one line of docs/results/turns.jsonl, with its rate in every round. All of them are in
 memory at once. Run it with nothing else busy.
