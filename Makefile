@@ -11,7 +11,9 @@ STAMP := $(VENV)/.installed
 demo: $(VENV)/.core
 	$(BIN)/sherd train ppo CartPole-v1 --steps 200000 --seed 1 --run-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
 
+# Tests start hundreds of processes. Where PYTHONDONTWRITEBYTECODE is set each of them would compile Sherd anew.
 test: check
+	$(BIN)/python -m compileall -q sherd tests/support
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 # Every test, also those that `make test` leaves out to stay short, such as most of the conformance matrix.

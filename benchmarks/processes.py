@@ -1,35 +1,20 @@
-"""Run a command and watch its family of processes: how much memory they take, and that none outlives it.
+"""A process and its family: how much memory they take, and that none outlives it.
 
 Memory is the proportional set size where Linux tells it: what several processes share is counted once.
 Libraries that start daemons may leave them behind, also after a good end; whatever descends from the
-command is ended. Those that share memory may leave files in /dev/shm: what came during the
-command and is used by no process is removed.
+first process is ended. Those that share memory may leave files in /dev/shm: what came meanwhile and is used
+by no process is removed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
-BETWEEN_SAMPLES = 1.0
 TO_DIE = 5.0  # seconds that killed processes are given
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    output: str
-    errors: str
-    code: int | None
-    """None: it was stopped at its time limit."""
-    peak_mb: float | None
 
 
 class Family:
@@ -71,31 +56,6 @@ class Family:
     def _alive(self) -> list[int]:
         # A number may have been given to another process since; its time of birth tells.
         return [pid for pid, birth in self.members.items() if birth is not None and _birth(pid) == birth]
-
-
-def run(command: list[str], limit: float, variables: dict[str, str], folder: str) -> Ended:
-    """Run a command in a folder for at most `limit` seconds."""
-    before = shared_files()
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=errors, env=variables, stdin=subprocess.DEVNULL, cwd=folder
-        )
-        family, began, code = Family(process.pid), time.monotonic(), None
-        try:
-            while time.monotonic() - began < limit:
-                family.sample()
-                try:
-                    code = process.wait(BETWEEN_SAMPLES)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        finally:
-            family.end()
-            process.wait()
-            remove_unused(shared_files() - before)
-        output.seek(0)
-        errors.seek(0)
-        return Ended(output.read(), errors.read(), code, family.peak_mb or None)
 
 
 def shared_files() -> set[Path]:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,18 +46,25 @@ def test_a_missing_library_is_one_line_with_a_fix(script: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory has no files here")
-def test_what_a_stopped_library_left_in_shared_memory_is_removed(tmp_path: Path) -> None:
+def test_what_a_stopped_library_left_in_shared_memory_is_removed() -> None:
     found = importlib.util.spec_from_file_location("processes", BENCHMARKS / "processes.py")
     assert found is not None
     assert found.loader is not None
     processes = importlib.util.module_from_spec(found)
     sys.modules[found.name] = processes
     found.loader.exec_module(processes)
-    done = processes.run([sys.executable, "-c", LEAVES_MEMORY], 3.0, dict(os.environ), str(tmp_path))
-    assert done.code is None, done
-    name = done.output.strip()
-    assert name
-    assert not (Path("/dev/shm") / name).exists()
+    before = processes.shared_files()
+    child = subprocess.Popen([sys.executable, "-c", LEAVES_MEMORY], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    name = child.stdout.readline().strip()
+    left = Path("/dev/shm") / name
+    processes.remove_unused(processes.shared_files() - before)
+    assert left.exists()  # it is in use
+    family = processes.Family(child.pid)
+    family.end()
+    child.wait()
+    processes.remove_unused(processes.shared_files() - before)
+    assert not left.exists()
 
 
 def command_lines() -> list[bytes]:
@@ -83,7 +89,7 @@ def test_contenders_take_turns_and_all_of_them_end(tmp_path: Path) -> None:
     assert [(row["peer"], row["setting"]) for row in found] == [tuple(name.split(" ", 1)) for name in alone]
     assert all(len(row["steps_per_second"]) == 2 and min(row["steps_per_second"]) > 0 for row in found)
     table = done.stdout.splitlines()
-    assert "limits, part=simulator processes=2" in table[3]
+    assert table[3].startswith("| limits part=simulator processes=2 | 2 | ")
     assert "x (" in table[3]
     assert not [words for words in command_lines() if b"part=simulator" in words and b"turns.py" not in words]
 
@@ -93,3 +99,29 @@ def test_an_unknown_contender_is_refused() -> None:
     done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "'sbx' is no contender of graph-cartpole; there are sherd, rejax" in done.stderr
+
+
+def test_compare_keeps_a_row_for_every_setting_and_ends_all(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    words = ["cartpole-8", "--peers", "sherd", "--quick", "--seconds", "0.5", "--results", str(rows)]
+    script = [sys.executable, str(BENCHMARKS / "compare.py"), *words]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert {row["peer"] for row in found} == {"sherd", "limits"}
+    sherd = next(row for row in found if row["peer"] == "sherd")
+    assert len(sherd["steps_per_second"]) == 3
+    assert min(sherd["steps_per_second"]) > 0
+    assert sherd["first_update_seconds"] > 0
+    assert sherd["peak_mb"] > 100
+    assert sherd["versions"]["sherd"]
+    assert "| cartpole-8: PPO, CartPole-v1, 8 x 128 | Sherd " in done.stdout
+    left = [words for words in command_lines() if b"run_sherd.py" in words or b"run_limits.py" in words]
+    assert not [words for words in left if b"cartpole-8" in words]
+
+
+def test_what_the_scripts_say_of_themselves_is_true() -> None:
+    files = ["contenders.py", "compare.py", "speed_table.py"]
+    script = [sys.executable, "-m", "doctest", *files]
+    done = subprocess.run(script, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr

@@ -23,8 +23,8 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from workloads import WORKLOADS, Workload
 
-# Seconds since 1970 at which the process was started, from compare.py; alone, a script counts from here.
-STARTED = float(os.environ.get("BENCH_STARTED") or time.time())
+STARTED = time.time()
+MARKS = os.environ.get("BENCH_MARKS")  # where contenders.py wants to read what was made
 TOGETHER = 0.005
 SHARED_PACKAGES = ("gymnasium", "numpy", "torch", "jax", "mujoco", "ale-py")
 
@@ -58,7 +58,7 @@ class Meter:
     `mark` says whether enough was measured. Iterations that are reported at the same moment count as one
     mark, else the first of them would begin the count and the others, long made, would be part of it.
 
-    If turns.py is who measures, marks are noted in a file for it, and nothing is ever enough.
+    If contenders.py is who measures, marks are noted in a file for it, and nothing is ever enough.
     """
 
     def __init__(self, seconds: float, warm_up: float) -> None:
@@ -67,8 +67,7 @@ class Meter:
         self.begun: tuple[float, float] | None = None
         self.last = (0.0, 0.0)
         self.first_update_seconds = 0.0
-        folder = os.environ.get("BENCH_MARKS")
-        self.diary = open(Path(folder, str(os.getpid())), "a", buffering=1) if folder else None  # noqa: SIM115
+        self.diary = open(Path(MARKS, str(os.getpid())), "a", buffering=1) if MARKS else None  # noqa: SIM115
         self.pending = ""
 
     def mark(self, steps: float) -> bool:
@@ -111,11 +110,14 @@ class Task:
 
     def __init__(self, peer: str, package: str, about: str | None) -> None:
         given = parser(about).parse_args()
-        self.peer, self.package, self.name = peer, package, given.workload
+        self.peer, self.name = peer, given.workload
         self.workload: Workload = WORKLOADS[given.workload]
         self.words = given.setting
         self.setting = dict(word.split("=", 1) for word in given.setting)
         self.meter = Meter(given.seconds, given.warm_up)
+        self.versions = versions(package, *SHARED_PACKAGES)
+        if MARKS:
+            Path(MARKS, "versions.json").write_text(json.dumps(self.versions))
 
     def get(self, key: str, default: str) -> str:
         """A word of the setting."""
@@ -135,7 +137,7 @@ class Task:
                     "setting": " ".join(self.words),
                     "steps_per_second": round(self.meter.rate if rate is None else rate, 1),
                     "first_update_seconds": round(self.meter.first_update_seconds, 2),
-                    "versions": versions(self.package, *SHARED_PACKAGES),
+                    "versions": self.versions,
                 }
             ),
             flush=True,
