@@ -130,8 +130,9 @@ class Session:
                         self.end(workload, alive.pop(), str(reason))
                 self._rounds(workload, alive)
             finally:
-                for one in alive:
-                    one.end()
+                while alive:  # also if this was broken off: what they made so far is kept
+                    one = alive.pop(0)
+                    self.end(workload, one, "" if one.rates else "broken off before its first turn")
                 remove_unused(shared_files() - before)
 
     def _rounds(self, workload: str, alive: list[Contender]) -> None:
@@ -143,8 +144,6 @@ class Session:
                 if one.name in failed or (group_of(one), one.setting) in over:
                     alive.remove(one)
                     self.end(workload, one, failed.get(one.name, ""))
-        while alive:
-            self.end(workload, alive.pop(0))
 
     def _over(self, alive: list[Contender]) -> set[tuple[str, str]]:
         rates: dict[str, dict[str, float]] = {}

@@ -78,6 +78,7 @@ def flags(task: common.Task, folder: str) -> list[str]:
         "with_vtrace": False,
         "train_for_env_steps": FOR_EVER,
         "save_every_sec": 100_000,
+        "heartbeat_reporting_interval": 100_000,  # it is stopped while others are measured
         "env_frameskip": 1,
         "restart_behavior": "overwrite",
     }
