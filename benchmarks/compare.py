@@ -1,6 +1,6 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: about an hour
+    python benchmarks/compare.py                        everything: an hour and a half
     python benchmarks/compare.py --quick                three rounds, one setting of each: a first look
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3
@@ -13,7 +13,8 @@ After two rounds whoever cannot be its library's fastest setting any more is end
 make less than half of what the fastest of the others makes. The rest goes on to the end. A library's result
 is the median of its best setting, and what Sherd is beside it the median of the rounds' ratios.
 
-Each setting is one line of docs/results/turns.jsonl, failures too. Run it with nothing else busy.
+Each setting is one line of docs/results/turns.jsonl, failures too. All contenders of a workload are in memory
+at once: 23 GB for the slow simulator. Run it with nothing else busy.
 """
 
 from __future__ import annotations
