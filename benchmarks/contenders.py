@@ -125,7 +125,7 @@ class Contender:
             first = min(times) if times else None
             time.sleep(0.1)
         self.first_update_seconds = first - self._began
-        self._pause()
+        self.pause()
 
     def turn(self, seconds: float, limit: float) -> float:
         """Let it work for so long, or until it has made some iterations: how fast it was."""
@@ -137,7 +137,7 @@ class Contender:
             self._require_alive(begin + limit)
             rate = rate_between(self._marks(), begin, time.perf_counter())
         self.rates.append(rate)
-        self._pause()
+        self.pause()
         return rate
 
     def end(self) -> None:
@@ -147,7 +147,8 @@ class Contender:
         self._process.wait()
         self._errors.close()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Stop all of its processes until its next turn."""
         self._family.sample()
         self._family.signal(signal.SIGSTOP)
 
@@ -170,6 +171,7 @@ def one_round(number: int, contenders: Sequence[Contender], seconds: float, limi
         try:
             one.turn(seconds, limit)
         except Failed as reason:
+            one.pause()  # if it only took too long, it shall not work during the turns of others
             failed[one.name] = str(reason)
     rates = ", ".join(f"{one.name} {one.rates[-1]:,.0f}" for one in contenders if one.name not in failed)
     say(f"  round {number + 1}: {rates}")
