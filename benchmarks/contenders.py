@@ -120,7 +120,7 @@ class Contender:
         """Let it learn for a while after its first update, then stop it."""
         first = None
         while first is None or time.perf_counter() - first < WARM_UP:
-            self._require_alive(self._began + limit)
+            self._require_alive(self._began, limit)
             times = [marks[0][0] for marks in self._marks() if marks]
             first = min(times) if times else None
             time.sleep(0.1)
@@ -134,7 +134,7 @@ class Contender:
         time.sleep(SETTLE)
         while not rate:
             time.sleep(seconds)
-            self._require_alive(begin + limit)
+            self._require_alive(begin, limit)
             rate = rate_between(self._marks(), begin, time.perf_counter())
         self.rates.append(rate)
         self.pause()
@@ -152,11 +152,11 @@ class Contender:
         self._family.sample()
         self._family.signal(signal.SIGSTOP)
 
-    def _require_alive(self, until: float) -> None:
+    def _require_alive(self, begin: float, limit: float) -> None:
         code = self._process.poll()
-        if code is not None or time.perf_counter() > until:
+        if code is not None or time.perf_counter() - begin > limit:
             self._errors.seek(0)
-            raise Failed(why(code, self._errors.read(), until - self._began))
+            raise Failed(why(code, self._errors.read(), limit))
 
     def _marks(self) -> list[list[tuple[float, float]]]:
         """What each process has noted: time and steps; a line that is being written is left out."""
