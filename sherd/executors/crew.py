@@ -15,6 +15,7 @@ from sherd.lower import Order
 from sherd.plan import Placement, Plan, place
 from sherd.policies.partition import Fragments
 from sherd.policies.project import Projection
+from sherd.runtime.parcel import packable
 from sherd.runtime.simulator import Outlet, Simulation
 from sherd.runtime.worker import WorkerSpec
 
@@ -42,6 +43,7 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.leader = leader_of(self.cut)
+        self._shapes = packable(self.order.graph.shapes)
 
     def spec(self, one: Placement) -> WorkerSpec:
         simulates = one.fragment in self.patterns
@@ -116,6 +118,7 @@ class Crew:
             fragment=one.fragment,
             replica=one.replica,
             leads=one.fragment == self.leader,
+            shapes=self._shapes,
             wires=wires,
             gate=wiring.gate(one.fragment),
             saved=wiring.store.get(f"saved {one.fragment}"),

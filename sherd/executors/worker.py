@@ -22,7 +22,7 @@ from sherd.executors.memory import SharedBlock
 from sherd.executors.reports import SECONDS_BETWEEN, Reports
 from sherd.executors.rows import EPISODES
 from sherd.executors.wiring import saved_cells
-from sherd.graph import trace
+from sherd.graph import trace_again
 from sherd.graph.ir import Ref
 from sherd.graph.tiles import tile_acting
 from sherd.lower.begin import begin_host_program
@@ -62,6 +62,7 @@ class Assignment:
     fragment: str
     replica: int
     leads: bool  # whether this fragment decides when the run ends
+    shapes: dict[Any, Any] = field(default_factory=dict)  # what the graph's are, as far as they can travel
     wires: dict[str, Any] = field(default_factory=dict)
     gate: tuple[LanesIn, list[str]] | None = None
     saved: Store | None = None
@@ -98,7 +99,8 @@ class _Worker:
 
     def _derive(self) -> Fragments:
         a = self.assignment
-        return optimise(partition(tile_acting(trace(a.algorithm, describe(a.env), a.envs), a.tile), a.policy))
+        graph = trace_again(a.algorithm, describe(a.env), a.envs, dict(a.shapes))
+        return optimise(partition(tile_acting(graph, a.tile), a.policy))
 
     def _open_ports(self) -> dict[str, Any]:
         a = self.assignment

@@ -6,6 +6,6 @@ May import: errors, spaces, envs, author.
 
 from sherd.graph.check import check
 from sherd.graph.ir import Graph
-from sherd.graph.trace import trace, trace_play
+from sherd.graph.trace import trace, trace_again, trace_play
 
-__all__ = ["Graph", "check", "trace", "trace_play"]
+__all__ = ["Graph", "check", "trace", "trace_again", "trace_play"]

@@ -136,6 +136,7 @@ class Graph:
     iteration: int
     total: int
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    shapes: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # for `trace_again`
 
     @property
     def reports(self) -> tuple[Stack, ...]:

@@ -28,17 +28,26 @@ def trace(algorithm: Algorithm, spec: EnvSpec, envs: int = 8) -> Graph:
     """Record one training iteration of an algorithm on `envs` environments."""
     require_ranges(algorithm)
     watched, read = recording(algorithm.bind(spec))
-    graph = _record(watched, spec, envs, watched.loop)
+    graph = _record(watched, spec, envs, watched.loop, {})
     if watched.playable():
-        _record(watched, spec, envs, _playing(watched, 1))
+        _record(watched, spec, envs, _playing(watched, 1), graph.shapes)
     warnings = (*unread_fields(algorithm, read), *unused_values(graph))
     return replace(graph, warnings=warnings)
+
+
+def trace_again(algorithm: Algorithm, spec: EnvSpec, envs: int, shapes: dict[Any, Any]) -> Graph:
+    """The graph that another process has traced and checked, whose `shapes` are those given.
+
+    Finding out shapes is nearly all of the time that tracing takes. What is not among them is found out.
+    """
+    bound = algorithm.bind(spec)
+    return _record(bound, spec, envs, bound.loop, shapes)
 
 
 def trace_play(algorithm: Algorithm, spec: EnvSpec, envs: int, steps: int) -> Graph:
     """Record `steps` steps of the algorithm's `play`, for evaluation."""
     bound = algorithm.bind(spec)
-    return _record(bound, spec, envs, _playing(bound, steps))
+    return _record(bound, spec, envs, _playing(bound, steps), {})
 
 
 def _playing(algorithm: Algorithm, steps: int) -> Callable[..., None]:
@@ -50,10 +59,14 @@ def _playing(algorithm: Algorithm, steps: int) -> Callable[..., None]:
     return loop
 
 
-def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., None]) -> Graph:
-    tracer = Tracer(envs)
+def _record(
+    algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., None], shapes: dict[Any, Any]
+) -> Graph:
+    tracer = Tracer(envs, shapes)
     source = _source_of(loop)
-    small, large = (_cell_types(algorithm, spec, count) for count in (envs, 2 * envs))
+    if "cells" not in shapes:
+        shapes["cells"] = tuple(_cell_types(algorithm, spec, count) for count in (envs, 2 * envs))
+    small, large = shapes["cells"]
     declared = tuple(name for name in small if name not in ("env", "learner"))
     order = ("env", "learner", *declared)
     root = tracer.begin({name: (small[name], large[name]) for name in order}, source)
@@ -72,7 +85,8 @@ def _record(algorithm: Algorithm, spec: EnvSpec, envs: int, loop: Callable[..., 
     )
     iteration, total = tracer.iteration._ref.value, tracer.total._ref.value
     name = type(algorithm).__name__
-    return renumber(prune(Graph(name, spec, envs, cells, scope, tracer.values, iteration, total)))
+    graph = Graph(name, spec, envs, cells, scope, tracer.values, iteration, total, shapes=shapes)
+    return renumber(prune(graph))
 
 
 def _cell_types(algorithm: Algorithm, spec: EnvSpec, envs: int) -> dict[str, Any]:

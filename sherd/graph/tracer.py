@@ -43,7 +43,7 @@ class Pass:
 class Tracer:
     """The backend that records."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, shapes: dict[Any, Pair]) -> None:
         self.num_envs = num_envs
         self.values: dict[int, Value] = {}
         self.pairs: dict[int, Pair] = {}
@@ -54,7 +54,7 @@ class Tracer:
         self._counts: Counter[str] = Counter()
         self._written: dict[str, Source] = {}
         self._collected: dict[str, list[Traced]] = {}
-        self._shaped: dict[Any, Pair] = {}
+        self._shaped = shapes  # what is known of results already, and what is found out
         self._left_early: Source | None = None
         self._closed: list[tuple[int, int, str]] = []  # ids made in a loop's body that is over, and its name
         number = jax.ShapeDtypeStruct((), jnp.int32)

@@ -14,7 +14,9 @@ def init_many(init: Callable[[jax.Array], Any], key: jax.Array, count: int) -> A
     >>> init_many(lambda key: {"w": jax.random.normal(key, (3,))}, jax.random.key(0), 2)["w"].shape
     (2, 3)
     """
-    return jax.vmap(init)(jax.random.split(key, count))
+    # One after the other. JAX shares stacked factorisations, which orthogonal weights are made by, out over
+    # XLA's threads and waits for them in such a thread: two at once on two cores wait for ever (JAX 0.10.2).
+    return jax.lax.map(init, jax.random.split(key, count))
 
 
 def apply_many(function: Callable[..., Any], params: Any, *args: Any) -> Any:

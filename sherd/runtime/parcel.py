@@ -55,6 +55,24 @@ def refuse_in_main_import() -> None:
         )
 
 
+def packable(table: dict[Any, Any]) -> dict[Any, Any]:
+    """The entries that any process can unpack, whatever script the user has started.
+
+    >>> packable({"a": 1, "b": lambda: 2})
+    {'a': 1}
+    """
+    return {key: value for key, value in table.items() if _packs((key, value))}
+
+
+def _packs(content: Any) -> bool:
+    with main_module(blank_main()):
+        try:
+            ForkingPickler.dumps(content)
+        except Exception:  # pickling calls the content's own code: anything may come out
+            return False
+    return True
+
+
 class Parcel:
     """Content on its way into a new process; pickled exactly once, while that process is being started."""
 
