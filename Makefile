@@ -12,9 +12,10 @@ demo: $(VENV)/.core
 	$(BIN)/sherd train ppo CartPole-v1 --steps 200000 --seed 1 --run-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 # Tests start hundreds of processes. Where PYTHONDONTWRITEBYTECODE is set each of them would compile Sherd anew.
+# The tests of the architecture have run by then, with the other checks.
 test: check
 	$(BIN)/python -m compileall -q sherd tests/support
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q --ignore tests/test_architecture.py
 
 # Every test, also those that `make test` leaves out to stay short, such as most of the conformance matrix.
 thorough: $(STAMP)

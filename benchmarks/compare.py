@@ -69,8 +69,8 @@ def limit_settings(workload: str) -> list[str]:
     simulators = [f"part=simulator processes={count}" for count in WORKLOADS[workload].processes]
     learners = [f"part=learner devices={count}" for count in (1, 2)]
     # Almost all that SAC computes are products; how many fit into a second is a limit of its own.
-    products = [f"part=products processes={count}" for count in (1, 2)] if workload == "sac" else []
-    return simulators + learners + products
+    makers = [f"part=products processes={count} by={by}" for count in (1, 2) for by in ("xla", "openblas")]
+    return simulators + learners + (makers if workload == "sac" else [])
 
 
 class Session:

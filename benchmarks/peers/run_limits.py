@@ -9,7 +9,7 @@ observations change with the count, because a compiler would move work on consta
 
 part=products processes=1: of SAC's updates nothing but as many products as their hidden layers need, in one
 program whose threads are XLA's; with more processes, of one thread each, as if they could share updates
-evenly and had nothing to tell each other.
+evenly and had nothing to tell each other. by=openblas: made by NumPy instead.
 """
 
 from __future__ import annotations
@@ -112,32 +112,46 @@ def graph_rate(name: str, envs: int, first: int, meter: common.Meter, together: 
         made += 1
 
 
-def product_rate(batch: int, width: int, meter: common.Meter, together: Any) -> None:
+def product_rate(batch: int, width: int, maker: str, meter: common.Meter, together: Any) -> None:
     """Make products, each of which needs the one before, as it mostly is in an update."""
-    import jax
-
-    scan = 20
-    rows, weights = (
-        jax.random.normal(jax.random.key(n), (size, width)) for n, size in enumerate((batch, width))
-    )
+    scan, draw = 20, np.random.default_rng(0)
+    rows, weights = (draw.standard_normal((size, width)).astype(np.float32) for size in (batch, width))
     weights /= width**0.5  # so that numbers neither grow nor vanish
-
-    @jax.jit
-    def many(x: Any) -> Any:
-        return jax.lax.fori_loop(0, scan * PRODUCTS, lambda _, x: x @ weights, x)
-
+    many = (by_xla if maker == "xla" else by_openblas)(weights, scan * PRODUCTS)
     made = 0
-    many(rows).block_until_ready()
+    many(rows)
     together.wait(WAIT)
     while not meter.mark(made * scan):
-        many(rows).block_until_ready()
+        many(rows)
         made += 1
 
 
-def share_of_products(batch: int, width: int, given: tuple[float, float], together: Any, rates: Any) -> None:
+def by_xla(weights: Any, count: int) -> Any:
+    """A function that multiplies so often, in one program."""
+    import jax
+
+    many = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, x: x @ weights, x))
+    return lambda x: many(x).block_until_ready()
+
+
+def by_openblas(weights: Any, count: int) -> Any:
+    """The same by the library that NumPy multiplies with."""
+
+    def many(x: Any) -> None:
+        one, two = x.copy(), np.empty_like(x)
+        for _ in range(count):
+            np.matmul(one, weights, out=two)
+            one, two = two, one
+
+    return many
+
+
+def share_of_products(
+    batch: int, width: int, maker: str, given: tuple[float, float], together: Any, rates: Any
+) -> None:
     """The share of one process."""
     meter = common.Meter(*given)
-    product_rate(batch, width, meter, together)
+    product_rate(batch, width, maker, meter, together)
     rates.put(meter.rate)
 
 
@@ -170,11 +184,12 @@ def simulate(env: str, envs: int, count: int, given: tuple[float, float]) -> flo
     return in_processes(way, count, one_process, shares)
 
 
-def multiply(work: workloads.Workload, count: int, given: tuple[float, float]) -> float:
+def multiply(work: workloads.Workload, count: int, maker: str, given: tuple[float, float]) -> float:
     """Steps per second for which so many processes make the products of SAC's updates."""
     if count > 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    way, share = multiprocessing.get_context("spawn"), (work.minibatch, work.hidden[0], given)
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    way, share = multiprocessing.get_context("spawn"), (work.minibatch, work.hidden[0], maker, given)
     return in_processes(way, count, share_of_products, [share] * count) * work.steps / work.updates
 
 
@@ -187,7 +202,7 @@ def main() -> None:
         task.report(simulate(work.env, work.envs, count, given))
         return
     if part == "products":
-        task.report(multiply(work, count, given))
+        task.report(multiply(work, count, task.get("by", "xla"), given))
         return
     from run_sherd import train
 

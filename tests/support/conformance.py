@@ -104,7 +104,6 @@ WAYS = (
 # What every run of the tests tries with processes, besides PPO on the host environment: algorithms where they
 # differ most from the others. `make thorough` tries all.
 ALWAYS: dict[tuple[str, str], tuple[type[DistributionPolicy], ...]] = {
-    ("small", "host"): (SingleLearnerCoarse,),
     ("DQN", "host"): (ReplayShards,),
 }
 
