@@ -20,7 +20,7 @@ def operations(jaxpr: Jaxpr) -> Iterator[Any]:
 
 
 def test_no_weights_are_made_by_stacked_factorisations() -> None:
-    # Two of them at once on two cores wait for each other for ever: one in some 200 starts of SAC did.
+    # Two of them at once on two cores wait for each other for ever: SAC's did after some 200 times.
     algorithm = load_algorithm("sac")().bind(describe("Pendulum-v1"))
     program = jax.make_jaxpr(algorithm.init)(jax.random.key(0)).jaxpr
     factorisations = [each for each in operations(program) if each.primitive.name == "qr"]
