@@ -1,7 +1,7 @@
 """What a process with JAX does: it traces the loop again, takes its fragment, and runs it.
 
-Tracing is deterministic, so every process derives the same cut; nothing that is code has to be sent. What takes
-long about it, finding out shapes, was done before: they are.
+Tracing is deterministic, so every process derives the same cut; nothing that is code has to be sent. Shapes
+are: finding them out is what takes long about tracing.
 """
 
 from __future__ import annotations
