@@ -16,6 +16,7 @@ from sherd.author.handles import make_handles
 from sherd.author.keys import run_key
 from sherd.author.stage import active
 from sherd.errors import SherdError, Source
+from sherd.graph.interrupts import interrupts_kept
 from sherd.graph.ir import Cell, Graph
 from sherd.graph.prune import prune, renumber
 from sherd.graph.reads import recording, unread_fields, unused_values
@@ -28,9 +29,10 @@ def trace(algorithm: Algorithm, spec: EnvSpec, envs: int = 8) -> Graph:
     """Record one training iteration of an algorithm on `envs` environments."""
     require_ranges(algorithm)
     watched, read = recording(algorithm.bind(spec))
-    graph = _record(watched, spec, envs, watched.loop, {})
-    if watched.playable():
-        _record(watched, spec, envs, _playing(watched, 1), graph.shapes)
+    with interrupts_kept():
+        graph = _record(watched, spec, envs, watched.loop, {})
+        if watched.playable():
+            _record(watched, spec, envs, _playing(watched, 1), graph.shapes)
     warnings = (*unread_fields(algorithm, read), *unused_values(graph))
     return replace(graph, warnings=warnings)
 
