@@ -14,7 +14,7 @@ jax.jit(jax.grad(lambda w: jnp.tanh(jnp.tanh(jnp.ones((8, 4)) @ w) @ w.T).sum())
 
 
 def test_small_programs_are_kept_for_the_next_run(tmp_path: Path) -> None:
-    # They take a tenth of a second to compile, and a run has dozens of them.
+    # A run has some thirty programs, and most are as small as this one.
     ours = {name: text for name, text in os.environ.items() if not name.startswith("JAX_")}
     environment = {**ours, "JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True)
