@@ -42,6 +42,11 @@ def load_object(path: str) -> Any:
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
+            if module == "__main__":
+                raise UsageError(
+                    f"{path}: a script defined {name!r}, where no other program finds it\n"
+                    f"  fix: move it to a module of its own and use it from there, as my_module:{name}"
+                )
             options = [option for option in vars(found) if not option.startswith("_")]
             raise UsageError(f"{path}: module {module!r} has no {name!r}; {nearest(part, options)}")
         found = getattr(found, part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sherd.envs.registry import name_of as env_name
 from sherd.errors import LARGEST_SEED, SherdWarning, UsageError, nearest, require_range
 from sherd.executors import choose_executor, load_executor
 from sherd.graph import Graph, check, trace
+from sherd.graph.interrupts import interrupts_kept
 from sherd.graph.tiles import tile_acting
 from sherd.lower import Order
 from sherd.lower.evaluate import Evaluation
@@ -121,7 +122,7 @@ def train(
     order = Order(
         algorithm, env, graph, policy, run_config.seed, iterations, run_config.tile, run_config.replay
     )
-    running = start(order)
+    running = _start(start, order)
     try:
         try:
             if directory:
@@ -141,6 +142,19 @@ def train(
         return run
     finally:
         sink.close()
+
+
+def _start(start: Callable[[Order], Any], order: Order) -> Any:
+    """Start; if Ctrl-C came and got lost on the way, end what was started."""
+    running = None
+    try:
+        with interrupts_kept():
+            running = start(order)
+        return running
+    except BaseException:
+        if running is not None:
+            running.close(at_once=True)
+        raise
 
 
 def _evaluate_at_end(run: Run, sink: Sink) -> None:

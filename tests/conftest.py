@@ -1,6 +1,7 @@
 """Shared by all tests: a quiet, repeatable JAX, and helpers for comparing trees."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ _CACHE = os.path.join(tempfile.gettempdir(), f"sherd-tests-{os.getuid()}")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A shell without job control makes what it starts with `&` ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

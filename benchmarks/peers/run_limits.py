@@ -6,6 +6,8 @@ processes. An environment in JAX is stepped in one compiled loop.
 part=learner devices=1: acting and learning without a simulator. Sherd's algorithm runs fused, on an
 environment of the same shapes that is compiled into the program and does nothing but count. Its
 observations change with the count, because a compiler would move work on constants out of the loop.
+processes=2: as many learners, on a core each and of one thread, that have nothing to tell each other, as if
+one could be shared out without loss.
 
 part=products processes=1: of SAC's updates nothing but as many products as their hidden layers need, in one
 program whose threads are XLA's; with more processes, of one thread each, as if they could share updates
@@ -193,6 +195,32 @@ def multiply(work: workloads.Workload, count: int, maker: str, given: tuple[floa
     return in_processes(way, count, share_of_products, [share] * count) * work.steps / work.updates
 
 
+def learn(task: common.Task) -> None:
+    """Act and learn without a simulator until enough was measured."""
+    from run_sherd import train
+
+    from sherd.policies import load_policy
+
+    train(task, Idle(describe(task.workload.env)), load_policy("Fused")(devices=task.number("devices", 1)))
+
+
+def share_of_learning(core: int, together: Any, rates: Any) -> None:
+    """A learner for itself."""
+    os.sched_setaffinity(0, {core})
+    task = common.Task("limit", "sherd", __doc__)
+    together.wait(WAIT)
+    learn(task)
+    rates.put(task.meter.rate)
+
+
+def learn_apart(count: int) -> float:
+    """Steps per second of as many learners."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [(cores[place % len(cores)],) for place in range(count)]
+    return in_processes(multiprocessing.get_context("spawn"), count, share_of_learning, shares)
+
+
 def main() -> None:
     """Measure one part of a workload."""
     task = common.Task("limit", "sherd", __doc__)
@@ -204,12 +232,10 @@ def main() -> None:
     if part == "products":
         task.report(multiply(work, count, task.get("by", "xla"), given))
         return
-    from run_sherd import train
-
-    from sherd.policies import load_policy
-
-    idle = Idle(describe(work.env))
-    train(task, idle, load_policy("Fused")(devices=task.number("devices", 1)))
+    if count > 1:
+        task.report(learn_apart(count))
+        return
+    learn(task)
     task.report()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from sherd.cli.interrupt import INTERRUPTED, end_at_second_interrupt
@@ -69,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
         message, code = explain(error)
         complain(message)
         return code

@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
         Section("policy", policy, "policy"),
         Section("algo", algorithm, "algo"),
     ]
-    given = parse(sections, flags, USAGE, DESCRIPTION)
+    given = parse(sections, flags, USAGE, DESCRIPTION if found else f"{DESCRIPTION} Those below are ppo's.")
     _make_devices(given.policy)
     sinks = [] if given.options.quiet else [_Screen()]
     config = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(RunConfig)}

@@ -1,4 +1,4 @@
-"""Ctrl-C while JAX traces.
+"""Ctrl-C while JAX traces or a run is started.
 
 Its KeyboardInterrupt comes up in the middle of JAX, which may hold traced values just then and report them as
 leaked, fail in another way, or be in a callback that swallows every exception.

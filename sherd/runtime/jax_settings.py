@@ -24,7 +24,7 @@ def prepare_jax() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(home, "sherd", "xla"))
         # Of some thirty programs of a run most are small; compiling those anew took a second and a half.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def use_devices(count: int) -> None:

@@ -187,7 +187,7 @@ def _held_up(others: Iterable[FragmentStatus]) -> list[str]:
     waiting, sending = _share(worst.waiting), _share(worst.sending)
     if max(waiting, sending) < _WORTH_SAYING:
         return []
-    one = worst.replicas == 1
+    one = worst.replicas == 1 and not worst.name.endswith("s")
     if waiting >= sending:
         return [f"{worst.name} {'waits' if one else 'wait'} {_percent(waiting)}"]
     return [f"{worst.name} {'is' if one else 'are'} held up sending {_percent(sending)}"]

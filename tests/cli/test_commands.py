@@ -46,6 +46,11 @@ def test_help_shows_the_fields_of_the_dataclasses_and_their_docstrings(sherd: Co
     assert "Without --run-dir nothing is written to disk" in text
 
 
+def test_help_without_an_algorithm_says_whose_flags_it_shows(sherd: Command) -> None:
+    assert "Those below are ppo's." in " ".join(sherd("train --help").out.split())
+    assert "Those below" not in sherd("train dqn --help").out
+
+
 @pytest.mark.parametrize("kind", ["algorithms", "policies"])
 def test_list_names_what_is_built_in(sherd: Command, kind: str) -> None:
     import importlib

@@ -56,6 +56,7 @@ WRONG = [
     ("train ppo graph/CartPole-v1 --policy Fused --policy.devices 3", "8 environments", "multiple of 3"),
     ("train ppo CartPole-v1 --algo.horizon 10 --algo.minibatches 3", "10", "3"),
     ("train nowhere:Tiny CartPole-v1", "no module 'nowhere'", "directory"),
+    ("train __main__:Mine CartPole-v1", "a script defined 'Mine'", "my_module:Mine"),
     ("train mine:Tinny CartPole-v1", "no 'Tinny'", "did you mean 'Tiny'?"),
     ("train mine:Plain CartPole-v1", "mine:Plain is not an Algorithm", "sherd.Algorithm"),
     ("train ppo CartPole-v1 --policy mine:Tiny", "not a DistributionPolicy", "sherd.DistributionPolicy"),
@@ -163,7 +164,7 @@ def test_our_own_fault_is_one_line_and_a_hint(sherd: Command, monkeypatch: pytes
 
 
 def test_debug_gives_the_traceback(sherd: Command) -> None:
-    from sherd.errors import UsageError
-
-    with pytest.raises(UsageError):
-        sherd("train ppo --debug")
+    outcome, without = sherd("train ppo --debug"), sherd("train ppo")
+    assert outcome.code == without.code == 2
+    assert outcome.err.startswith("Traceback")
+    assert outcome.err.endswith(without.err)

@@ -37,6 +37,11 @@ SENTENCES = [
         "more actors would help, if there are cores for them",
     ),
     (
+        [actors(0.1, 0.9, replicas=1), learner(0.97)],
+        "bottleneck: learner (busy 97 % of the time, actors wait 90 %): "
+        "a faster device or a policy with several learners would help, more of the others would not",
+    ),
+    (
         [actors(0.3, sending=0.7), learner(0.95, queue=1.0)],
         "bottleneck: learner (busy 95 % of the time, queues into it full, actors are held up sending 70 %): "
         "a faster device or a policy with several learners would help, more of the others would not",
