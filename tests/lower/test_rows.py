@@ -11,6 +11,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.wrappers import TimeLimit
 from small import tree_difference
+from thorough import mostly_thorough, thorough
 
 from sherd.algorithms.dqn import DQN
 from sherd.algorithms.ppo import PPO
@@ -63,9 +64,9 @@ def program_of(algorithm, factory, envs=ENVS):
 @pytest.mark.parametrize(
     ("algorithm", "waiting", "plain"),
     [
-        (PPO(horizon=8, epochs=2, minibatches=2), waiting_cartpole, cartpole),
+        pytest.param(PPO(horizon=8, epochs=2, minibatches=2), waiting_cartpole, cartpole, marks=thorough),
         (PPO(horizon=8, epochs=2, minibatches=2, network="gru", memory_units=16), waiting_cartpole, cartpole),
-        (PPO(horizon=8, epochs=2, minibatches=2), waiting_pendulum, pendulum),
+        pytest.param(PPO(horizon=8, epochs=2, minibatches=2), waiting_pendulum, pendulum, marks=thorough),
         (DQN(horizon=8, warm_up=100, batch=40, capacity=400), waiting_cartpole, cartpole),
     ],
     ids=["mlp", "memory", "box", "replay"],
@@ -87,7 +88,7 @@ def test_whoever_comes_first_the_numbers_are_those_of_lockstep(algorithm, waitin
         program.close()
 
 
-@pytest.mark.parametrize("network", ["mlp", "gru"])
+@pytest.mark.parametrize("network", mostly_thorough(["mlp", "gru"], ["gru"]))
 def test_in_step_rows_are_slices_of_the_same_numbers(network, monkeypatch):
     monkeypatch.setattr(Patience, "took", lambda self, seconds: None)  # so that all are waited for
     called, run_in_step = [], HostRows._run_in_step

@@ -139,7 +139,7 @@ class Cell:
     def thorough(self) -> bool:
         """Whether it runs only on request."""
         if self.way.kind is Fused:
-            return self.replicas > 2 or self.algorithm != "PPO"
+            return self.replicas != 2 or self.algorithm != "PPO"
         if self.way.once or self.replicas != (2 if self.way.replicated else 1):
             return True
         if (self.algorithm, self.env) == ("PPO", "host"):

@@ -69,7 +69,8 @@ def no_leaks() -> Iterator[None]:
     """Fail if the test leaves a process or shared memory behind."""
     before, memory = set(descendants()), shared_memory()
     yield
-    gc.collect()
+    if set(descendants()) - before or shared_memory() - memory:
+        gc.collect()  # takes a second where many programs were compiled
     settles(lambda: not set(descendants()) - before)
     left = {pid: name for pid, name in descendants().items() if pid not in before}
     assert not left, f"processes left behind: {left}"
