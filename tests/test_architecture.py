@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "sherd"
 ROOMS = [
     "errors",
     "imports",
+    "caches",
     "spaces",
     "envs",
     "author",

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import jax
 from jax.experimental import multihost_utils
 
+from sherd.caches import cache_folder
+
 
 def prepare_jax() -> None:
     """Settings that suit Sherd, wherever the user has not chosen otherwise.
@@ -21,8 +23,7 @@ def prepare_jax() -> None:
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "sherd", "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder("xla")))
         # Of some thirty programs of a run most are small; compiling those anew took a second and a half.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

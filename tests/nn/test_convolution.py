@@ -1,11 +1,23 @@
-"""Convolutions made of matrix products equal XLA's own, values and gradients."""
+"""Convolutions made of matrix products, and those in C, equal XLA's own, values and gradients."""
 
 import jax
 import numpy as np
 import pytest
 
 from sherd.nn import convolution
-from sherd.nn.convolution import Layer, convolutions, plain_convolutions, products_of_patches
+from sherd.nn.convolution import (
+    Layer,
+    convolutions,
+    kernels_in_c,
+    plain_convolutions,
+    products_of_patches,
+)
+from sherd.nn.native.library import available
+
+IN_C = pytest.param(
+    kernels_in_c, marks=pytest.mark.skipif(not available(), reason="no C compiler, or no AVX2")
+)
+WAYS = pytest.mark.parametrize("way", [products_of_patches, IN_C])
 
 STACKS = {
     "nature": (84, 4, (Layer(8, 8, 4), Layer(6, 4, 2), Layer(5, 3, 1))),
@@ -39,15 +51,16 @@ def _made(function, images, weights, layers):
     return made, jax.tree.leaves(gradients)
 
 
+@WAYS
 @pytest.mark.parametrize("name", STACKS)
-def test_equals_the_plain_convolution(name, monkeypatch):
+def test_equals_the_plain_convolution(name, way, monkeypatch):
     side, channels, layers = STACKS[name]
     largest = _largest_patches(side, channels, layers)
     # Five images: in one slice, and in slices of two with a rest.
     for numbers, bytes_ in ((1 << 24, False), (2 * largest, True)):
         monkeypatch.setattr(convolution, "_SLICE_NUMBERS", numbers)
         images, weights = _given(side, channels, layers, batch=5, bytes_=bytes_)
-        made, gradients = _made(products_of_patches, images, weights, layers)
+        made, gradients = _made(way, images, weights, layers)
         expected, theirs = _made(plain_convolutions, images, weights, layers)
         np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
         for one, two in zip(gradients, theirs):
@@ -60,17 +73,19 @@ def _largest_patches(side, channels, layers):
     return max(s.height * s.width * layer.size**2 * n for s, layer, n in zip(steps, layers, inputs))
 
 
-def test_floats_have_gradients_too():
+@WAYS
+def test_floats_have_gradients_too(way):
     layers = STACKS["nature"][2]
     images, weights = _given(84, 4, layers, batch=2, bytes_=False)
 
     def by(function):
         return jax.jit(jax.grad(lambda images: function(images, weights, layers).sum()))(images)
 
-    np.testing.assert_allclose(by(convolutions), by(plain_convolutions), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(by(way), by(plain_convolutions), rtol=1e-3, atol=1e-3)
 
 
-def test_forward_mode_and_a_population_too():
+@WAYS
+def test_forward_mode_and_a_population_too(way):
     layers = Layer(8, 4, 2), Layer(6, 4, 2)  # by rows, then by patches of many views
     images, weights = _given(40, 4, layers, batch=2, bytes_=True)
     both = jax.tree.map(lambda leaf: np.stack([leaf, -leaf]), weights)
@@ -82,5 +97,17 @@ def test_forward_mode_and_a_population_too():
         along = jax.jit(lambda weights: jax.jvp(made, (weights,), (weights,)))(weights)
         return *along, jax.tree.leaves(jax.jit(jax.vmap(jax.grad(made)))(both))
 
-    for one, two in zip(jax.tree.leaves(by(products_of_patches)), jax.tree.leaves(by(plain_convolutions))):
+    for one, two in zip(jax.tree.leaves(by(way)), jax.tree.leaves(by(plain_convolutions))):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+
+
+def test_kernels_in_c_are_taken_where_there_are_some(monkeypatch):
+    images, weights = _given(23, 2, STACKS["rows that nobody looks at"][2], batch=2, bytes_=True)
+    layers = STACKS["rows that nobody looks at"][2]
+
+    def lowered():
+        return jax.jit(lambda *given: convolutions(*given, layers)).lower(images, weights).as_text()
+
+    assert ("sherd_convolve" in lowered()) == available()
+    monkeypatch.setattr(convolution, "available", lambda: False)
+    assert "sherd_convolve" not in lowered()

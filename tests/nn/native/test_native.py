@@ -1,0 +1,101 @@
+"""Kernels in C: where they come from, what they do without, and that batches and threads leave no trace."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sherd.nn.native import library
+from sherd.nn.native.convolve import convolve
+
+needed = pytest.mark.skipif(not library.available(), reason="no C compiler, or no AVX2")
+
+# A change of weights after one step of gradients, and what was made, printed number by number.
+STEP = """
+import jax, jax.numpy as jnp, numpy as np
+from sherd.nn.native.convolve import convolve
+images = jax.random.normal(jax.random.key(0), (13, 20, 20, 32))
+kernel = jax.random.normal(jax.random.key(1), (4, 4, 32, 64))
+loss = lambda kernel, images: (convolve(images, kernel, 2) ** 2).mean()
+both = jax.jit(jax.grad(loss, (0, 1)))(kernel, images)
+print(*(np.asarray(each).tobytes().hex() for each in both))
+"""
+
+
+def _plain(images, kernel, stride):
+    order = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, kernel, (stride,) * 2, "VALID", dimension_numbers=order)
+
+
+@needed
+@pytest.mark.parametrize(
+    ("size", "stride", "channels", "outputs"), [(4, 2, 3, 7), (3, 1, 16, 48), (1, 1, 5, 96)]
+)
+def test_derivatives_of_second_order(size, stride, channels, outputs):
+    images = jax.random.normal(jax.random.key(0), (3, 11, 9, channels))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, channels, outputs)) / size
+
+    def squared_gradients(way):
+        def loss(images, kernel):
+            return jnp.sin(way(images, kernel, stride)).sum()
+
+        gradients = jax.grad(loss, (0, 1))
+        return lambda *given: sum(jnp.vdot(each, each) for each in gradients(*given))
+
+    ours, theirs = (
+        jax.jit(jax.grad(squared_gradients(way), (0, 1)))(images, kernel) for way in (convolve, _plain)
+    )
+    for one, two in zip(ours, theirs):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-2)
+
+
+@needed
+def test_an_image_is_the_same_in_every_batch():
+    images = jax.random.normal(jax.random.key(0), (9, 20, 20, 32))
+    kernel = jax.random.normal(jax.random.key(1), (4, 4, 32, 64))
+    together = convolve(images, kernel, 2)
+    for batch in (1, 2, 5):
+        np.testing.assert_array_equal(convolve(images[:batch], kernel, 2), together[:batch])
+
+
+@needed
+def test_threads_leave_no_trace():
+    def made(cores):
+        kept = {"PYTHONPATH": str(Path(__file__).parents[3])}
+        command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {cores}){STEP}"]
+        ran = subprocess.run(command, env=os.environ | kept, check=True, capture_output=True, text=True)
+        return ran.stdout
+
+    all_cores = os.sched_getaffinity(0)
+    assert made({min(all_cores)}) == made(all_cores)
+
+
+def test_without_a_compiler_there_are_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with monkeypatch.context() as context:
+        context.setenv("PATH", str(tmp_path))
+        assert library.build() is None
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    with monkeypatch.context() as context:
+        context.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        assert library.build() is None
+    monkeypatch.setenv("SHERD_NATIVE", "0")
+    assert library.build() is None
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@needed
+def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = library.build()
+    assert list((tmp_path / "sherd" / "native").iterdir()) == [path]
+    made = path.stat().st_mtime_ns
+    assert library.build() == path
+    assert path.stat().st_mtime_ns == made
