@@ -51,7 +51,8 @@ def build() -> Path | None:
     if os.environ.get("SHERD_NATIVE") == "0" or not compiler or not set(_NEEDED) <= set(flags.split()):
         return None
     # Machines that differ may share a cache.
-    parts = [_SOURCE.read_text(), flags, jax.lib.__version__, *_FLAGS]
+    sources = [file.read_text() for file in sorted(_SOURCE.parent.glob("*.[ch]"))]
+    parts = [*sources, flags, jax.lib.__version__, *_FLAGS]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     path = cache_folder("native") / f"{_SOURCE.stem}_{key}.so"
     if path.exists():

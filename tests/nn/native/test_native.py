@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sherd.nn.native import convolve as primitives
 from sherd.nn.native import library
 from sherd.nn.native.convolve import convolve
 
@@ -52,6 +53,29 @@ def test_derivatives_of_second_order(size, stride, channels, outputs):
     )
     for one, two in zip(ours, theirs):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-2)
+
+
+@needed
+def test_processors_without_avx512(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-mno-avx512f"))
+    names = library.targets.__wrapped__()
+    monkeypatch.setattr(primitives, "targets", lambda: names)
+    images = jax.random.normal(jax.random.key(0), (5, 13, 12, 24))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 24, 40)) / 9
+
+    def made_and_gradients(way):
+        def loss(images, kernel):
+            return (way(images, kernel, 2) ** 2).sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+    ours = made_and_gradients(convolve)
+    assert names["sherd_convolve"] in ours.lower(images, kernel).as_text()
+    for one, two in zip(
+        *(jax.tree.leaves(way(images, kernel)) for way in (ours, made_and_gradients(_plain)))
+    ):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
 @needed
