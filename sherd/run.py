@@ -30,6 +30,7 @@ from sherd.graph.tiles import tile_acting
 from sherd.lower import Order
 from sherd.lower.evaluate import Evaluation
 from sherd.lower.evaluate import evaluate as play_episodes
+from sherd.nn.native.library import missed
 from sherd.policies import BUILT_IN, DistributionPolicy, load_policy
 from sherd.runtime.events import MemorySink, RunInfo, Sink, Sinks
 from sherd.runtime.jax_settings import prepare_jax
@@ -130,6 +131,8 @@ def train(
             sink.start(_info(graph, algorithm, env, policy, run_config))
             if running.plan:
                 sink.note(str(running.plan))
+            if reason := missed():
+                sink.note(f"convolutions take longer, without kernels in C: {reason}")
         except BaseException:
             running.close(at_once=True)  # from here on the session sees to that
             raise

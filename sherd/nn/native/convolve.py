@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from sherd.nn.native.library import targets
+from sherd.nn.native.library import kernels
 
 # Columns are computed in vectors of so many numbers or half as many; what is missing is filled with zeros.
 _VECTOR = 16
@@ -86,7 +86,7 @@ def _primitive(
     def call(one: Any, two: Any, **sizes: Any) -> jax.Array:
         made = shape(one, two, **sizes)
         types = [jax.ShapeDtypeStruct(each, jnp.float32) for each in (made, *scratch(one, two, made))]
-        results = jax.ffi.ffi_call(targets()[name], types)(one, two, stride=np.int64(sizes["stride"]))
+        results = jax.ffi.ffi_call(kernels().targets[name], types)(one, two, stride=np.int64(sizes["stride"]))
         first: jax.Array = results[0]
         return first
 

@@ -1,5 +1,6 @@
 """Kernels in C: where they come from, what they do without, and that batches and threads leave no trace."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sherd
+from sherd import run
 from sherd.nn.native import convolve as primitives
 from sherd.nn.native import library
 from sherd.nn.native.convolve import convolve
+from sherd.runtime.events import MemorySink
 
 needed = pytest.mark.skipif(not library.available(), reason="no C compiler, or no AVX2")
 
@@ -20,6 +24,7 @@ needed = pytest.mark.skipif(not library.available(), reason="no C compiler, or n
 STEP = """
 import jax, jax.numpy as jnp, numpy as np
 from sherd.nn.native.convolve import convolve
+from sherd.runtime.events import MemorySink
 images = jax.random.normal(jax.random.key(0), (13, 20, 20, 32))
 kernel = jax.random.normal(jax.random.key(1), (4, 4, 32, 64))
 loss = lambda kernel, images: (convolve(images, kernel, 2) ** 2).mean()
@@ -59,8 +64,8 @@ def test_derivatives_of_second_order(size, stride, channels, outputs):
 def test_processors_without_avx512(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-mno-avx512f"))
-    names = library.targets.__wrapped__()
-    monkeypatch.setattr(primitives, "targets", lambda: names)
+    found = library.kernels.__wrapped__()
+    monkeypatch.setattr(primitives, "kernels", lambda: found)
     images = jax.random.normal(jax.random.key(0), (5, 13, 12, 24))
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 24, 40)) / 9
 
@@ -71,7 +76,7 @@ def test_processors_without_avx512(monkeypatch, tmp_path):
         return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
     ours = made_and_gradients(convolve)
-    assert names["sherd_convolve"] in ours.lower(images, kernel).as_text()
+    assert found.targets["sherd_convolve"] in ours.lower(images, kernel).as_text()
     for one, two in zip(
         *(jax.tree.leaves(way(images, kernel)) for way in (ours, made_and_gradients(_plain)))
     ):
@@ -99,20 +104,55 @@ def test_threads_leave_no_trace():
     assert made({min(all_cores)}) == made(all_cores)
 
 
+def _refused():
+    """Why there are no kernels, asked anew."""
+    made = library.kernels.__wrapped__()
+    assert not made.targets
+    return made.reason
+
+
+@needed
 def test_without_a_compiler_there_are_none(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with monkeypatch.context() as context:
         context.setenv("PATH", str(tmp_path))
-        assert library.build() is None
+        assert "no C compiler" in _refused()
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     with monkeypatch.context() as context:
         context.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        assert library.build() is None
-    monkeypatch.setenv("SHERD_NATIVE", "0")
-    assert library.build() is None
+        assert f"{broken} cannot compile" in _refused()
     assert not list(tmp_path.rglob("*.so"))
+    with monkeypatch.context() as context:
+        context.setenv("XDG_CACHE_HOME", str(broken))  # not a folder
+        assert str(broken) in _refused()
+    monkeypatch.setenv("SHERD_NATIVE", "0")
+    assert _refused() == ""
+
+
+def test_a_run_says_if_it_does_without(monkeypatch):
+    monkeypatch.setattr(run, "missed", lambda: "there is no C compiler")
+    notes = []
+
+    class Notes(MemorySink):
+        def note(self, text):
+            notes.append(text)
+
+    sherd.train(
+        "ppo", "graph/CartPole-v1", policy="Fused", sinks=[Notes()], steps=1024, envs=8, eval_episodes=0
+    )
+    assert "convolutions take longer, without kernels in C: there is no C compiler" in notes
+
+
+@needed
+def test_only_who_asked_misses_kernels(monkeypatch):
+    library.available()
+    assert library.missed() == ""
+    monkeypatch.setattr(library, "kernels", functools.cache(lambda: library.Kernels({}, "no compiler")))
+    assert library.missed() == ""
+    library.available()
+    assert library.missed() == "no compiler"
 
 
 @needed
