@@ -5,9 +5,9 @@
 // the same in both directions.
 //
 // All three are made of one small product, whose sums stay in registers. What a kernel looks at lies in the
-// image as it is needed, row by row, so that no patches are written out. What a number is the sum of, and in
-// which order, depends neither on the batch around it nor on threads, so that every distribution policy gives
-// the same bits.
+// image as it is needed, row by row, so that no patches are written out. How many threads there are never shows
+// in a bit, and what is made of an image depends on nothing else in its batch, so that processes that share the
+// work can give the same bits as one.
 #include <string.h>
 
 #include "product.h"
@@ -27,8 +27,8 @@ static int64_t kernel_floats(const Sizes *s) { return s->size * s->size * s->cha
 
 static void convolve(const Sizes *s, int64_t count, const float *images, const float *kernel, float *made) {
   const int64_t each = s->out_height * s->out_width, all = count * each, line = s->width * s->channels;
-  const Inner inner = {s->size * s->channels,          s->size, 1, line, s->outputs,
-                       s->size * s->channels * s->outputs};
+  const int64_t run = s->size * s->channels;
+  const Inner inner = {run, s->size, 1, line, s->outputs, run * s->outputs};
   for (int64_t column = 0; column < s->outputs;) {
     const int vectors = widest(s->outputs - column);
     for (int64_t first = 0; first < all; first += ROWS(vectors)) {

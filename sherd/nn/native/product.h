@@ -55,22 +55,22 @@ static inline __attribute__((always_inline)) void tile(const int rows, const int
 }
 
 // The compiler makes a function of each size, since it must know which registers to use.
-#define CASE(rows, vectors)                                                  \
-  case rows:                                                                 \
-    if (rows > ROWS(vectors)) break;                                         \
-    if (add)                                                                 \
-      tile(rows, vectors, 1, inner, a, b, out, column);                      \
-    else                                                                     \
-      tile(rows, vectors, 0, inner, a, b, out, column);                      \
+#define CASE(rows, vectors)                                                                                 \
+  case rows:                                                                                                \
+    if (rows > ROWS(vectors)) break;                                                                        \
+    if (add)                                                                                                \
+      tile(rows, vectors, 1, inner, a, b, out, column);                                                     \
+    else                                                                                                    \
+      tile(rows, vectors, 0, inner, a, b, out, column);                                                     \
     break;
-#define COLUMNS(vectors)                                                                                     \
-  static void columns_##vectors(int rows, int add, Inner inner, const float *const *a, const float *b,       \
-                                float *const *out, int64_t column) {                                         \
-    switch (rows) {                                                                                          \
-      CASE(1, vectors) CASE(2, vectors) CASE(3, vectors) CASE(4, vectors) CASE(5, vectors) CASE(6, vectors)  \
-      CASE(7, vectors) CASE(8, vectors) CASE(9, vectors) CASE(10, vectors) CASE(11, vectors)                 \
-      CASE(12, vectors)                                                                                      \
-    }                                                                                                        \
+#define COLUMNS(vectors)                                                                                    \
+  static void columns_##vectors(int rows, int add, Inner inner, const float *const *a, const float *b,      \
+                                float *const *out, int64_t column) {                                        \
+    switch (rows) {                                                                                         \
+      CASE(1, vectors) CASE(2, vectors) CASE(3, vectors) CASE(4, vectors) CASE(5, vectors) CASE(6, vectors) \
+      CASE(7, vectors) CASE(8, vectors) CASE(9, vectors) CASE(10, vectors) CASE(11, vectors)                \
+      CASE(12, vectors)                                                                                     \
+    }                                                                                                       \
   }
 #if defined(__AVX512F__)
 COLUMNS(4)
