@@ -223,7 +223,13 @@ class Task:
 
 
 TASKS = (
-    Task("PPO with V-trace", SingleLearnerCoarse(asynchronous=True), PPO(vtrace=True), 100_000, 450),
+    Task(
+        "PPO with V-trace",
+        SingleLearnerCoarse(asynchronous=True, max_staleness=1),
+        PPO(vtrace=True),
+        120_000,
+        400,
+    ),
     Task("IMPALA", SingleLearnerCoarse(asynchronous=True), IMPALA(), 200_000, 300),
     Task("IMPALA", Environments(asynchronous=True), IMPALA(), 120_000, 150),
     Task("A2C, which is then A3C", Central(asynchronous=True), A2C(), 250_000, 200),
