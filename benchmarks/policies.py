@@ -153,7 +153,7 @@ def limit_here(given: str) -> None:
     fields, part, count = json.loads(given)
     workload = Workload(**fields)
     if part == "simulator":
-        print(run_limits.simulate(workload.env, workload.envs, count, SECONDS, WARM_UP))
+        print(run_limits.simulate(workload.env, workload.envs, count, (SECONDS, WARM_UP)))
         return
     from sherd.envs import describe
 
