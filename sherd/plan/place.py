@@ -1,4 +1,4 @@
-"""Place fragments on this machine: a process for every replica, no more threads than there are cores."""
+"""Place fragments on this machine: a process for each replica, no more threads at work than it has cores."""
 
 from __future__ import annotations
 
@@ -55,11 +55,15 @@ class Plan:
 def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
     """A process for each replica.
 
-    Simulators and actors get one thread, and a core of their own where there are enough of them; learners
-    share the cores that are left. Where processes outnumber cores the system schedules them: pinning two busy
-    processes to one core beside an idle one would be worse. It also schedules replicas that learn together:
-    their messages have threads of their own, which would wait for the core (an all-reduce between two
-    processes: 0.4 ms, with each of them on a core of its own 4 ms).
+    Simulators and actors get one thread, and a core of their own where there are enough of them. Learners
+    share the cores that are left, but one that all others wait for has every core, as under Single: nobody
+    else computes meanwhile (Pong, two actors on two cores: 304 and 341 steps/s with one thread, 503 and 508
+    with two).
+
+    Where processes outnumber cores the system schedules them: pinning two busy processes to one core beside
+    an idle one would be worse. It also schedules replicas that learn together: their messages have threads
+    of their own, which would wait for the core (an all-reduce between two processes: 0.4 ms, with each of
+    them on a core of its own 4 ms).
 
     Simulators that wait are stepped in threads of which Python runs one at a time, so that each process has
     use for one core only; on two, its threads hand Python's lock from one core to the other (64 simulators
@@ -76,13 +80,15 @@ def place(cut: Fragments, cores: tuple[int, ...] | None = None) -> Plan:
     pinned, waits = count <= total and not together, cut.graph.spec.waits
     heavy = [f for f in cut.fragments if f.kind in ("learner", "server")] or list(cut.fragments)
     heavies = sum(fragment.replicas for fragment in heavy)
-    share = max(1, (total - (count - heavies)) // heavies)
+    alone = heavies == 1 and not cut.policy.runs_ahead
+    share = total if alone else max(1, (total - (count - heavies)) // heavies)
     placements = []
     for fragment in cut.fragments:
         threads = share if fragment in heavy else 1
+        everywhere = alone and fragment in heavy
         for replica in range(fragment.replicas):
             steps = fragment.kind in ("environment", "actor")
-            mine = tuple(free.pop(0) for _ in range(threads)) if pinned else ()
+            mine = tuple(free.pop(0) for _ in range(threads)) if pinned and not everywhere else ()
             if steps and waits and not mine:
                 mine = (free[replica % total],)
             restarts = RESTARTS if steps else 0

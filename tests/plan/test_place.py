@@ -13,6 +13,7 @@ from sherd.plan import place
 from sherd.policies.central import Central
 from sherd.policies.coarse import SingleLearnerCoarse
 from sherd.policies.environments import Environments
+from sherd.policies.fine import SingleLearnerFine
 from sherd.policies.multi import MultiLearner
 from sherd.policies.partition import partition
 
@@ -26,7 +27,10 @@ def plan(graph, policy, cores):
     return place(partition(graph, policy), tuple(range(cores)))
 
 
-@pytest.mark.parametrize("policy", [SingleLearnerCoarse(), MultiLearner(), Environments(4, 2), Central(4)])
+AHEAD = SingleLearnerCoarse(actors=2, asynchronous=True)
+
+
+@pytest.mark.parametrize("policy", [AHEAD, MultiLearner(), Central(4)])
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 def test_no_more_threads_than_cores_unless_there_are_more_processes(graph, policy, cores):
     made = plan(graph, policy, cores)
@@ -35,11 +39,21 @@ def test_no_more_threads_than_cores_unless_there_are_more_processes(graph, polic
     assert min(one.threads for one in made.placements) >= 1
 
 
+@pytest.mark.parametrize("policy", [SingleLearnerCoarse(), SingleLearnerFine(), Environments(4, 2)])
+@pytest.mark.parametrize("cores", [1, 2, 4, 16])
+def test_a_learner_that_all_others_wait_for_has_every_core(graph, policy, cores):
+    made = plan(graph, policy, cores)
+    *others, last = made.placements
+    assert (last.threads, last.cores) == (cores, ())
+    assert all(one.threads == 1 for one in others)
+
+
 def test_processes_have_cores_of_their_own_where_there_are_enough(graph):
-    made = plan(graph, SingleLearnerCoarse(actors=2), 8)
+    made = plan(graph, AHEAD, 8)
     cores = [core for one in made.placements for core in one.cores]
     assert len(set(cores)) == len(cores) == 8
     assert [one.threads for one in made.placements] == [1, 1, 6]
+    assert [one.cores for one in plan(graph, SingleLearnerCoarse(actors=2), 8).placements] == [(0,), (1,), ()]
 
 
 def test_nobody_is_pinned_where_processes_outnumber_cores(graph):
@@ -55,13 +69,12 @@ def test_simulators_that_wait_have_one_core_for_all_their_threads(graph):
 
 def test_a_learner_yields_to_simulators_that_wait_if_nobody_waits_for_it(graph):
     waiting = replace(graph, spec=replace(graph.spec, waits=True))
-    ahead = SingleLearnerCoarse(actors=2, asynchronous=True)
-    assert [one.name for one in plan(waiting, ahead, 2).placements if one.yields] == ["learner[0]"]
+    assert [one.name for one in plan(waiting, AHEAD, 2).placements if one.yields] == ["learner[0]"]
     assert (
         "learner[0]     learner      1 thread   any core    ends the run if it dies; yields to actors"
-        in str(plan(waiting, ahead, 2))
+        in str(plan(waiting, AHEAD, 2))
     )
-    others = (waiting, SingleLearnerCoarse(actors=2), 2), (graph, ahead, 2), (waiting, ahead, 8)
+    others = (waiting, SingleLearnerCoarse(actors=2), 2), (graph, AHEAD, 2), (waiting, AHEAD, 8)
     assert not any(one.yields for given in others for one in plan(*given).placements)
 
 
@@ -85,5 +98,5 @@ def test_a_plan_shows_where_everything_runs(graph):
         "plan: 3 processes on 4 cores",
         "  actors[0]      actor        1 thread   core 0      restarted up to 3 times",
         "  actors[1]      actor        1 thread   core 1      restarted up to 3 times",
-        "  learner[0]     learner      2 threads  core 2, 3   ends the run if it dies",
+        "  learner[0]     learner      4 threads  any core    ends the run if it dies",
     ]
