@@ -62,12 +62,14 @@ WORKLOADS = {
     "cartpole": Workload("CartPole-v1", "CartPole-v1", 8, 128, 200_000, 2),
     "halfcheetah": Workload("HalfCheetah-v5", "HalfCheetah-v5", 8, 256, 80_000, 2),
     "slow": Workload("1 ms a step", "slow_env:make", 16, 64, 24_000, 8),
+    # Eight simulators to an actor instead of two, so that it acts once in 8 ms.
+    "slow-64": Workload("1 ms, 8 to an actor", "slow_env:make", 64, 32, 48_000, 8),
     "graph": Workload("graph/CartPole-v1", "graph/CartPole-v1", 64, 128, 800_000, 2),
     # An update every 4 steps, each step replayed 32 times; and a large one every 64 steps, as Ape-X makes
     # them, each step replayed 8 times.
     "dqn-cartpole": Workload("CartPole-v1", "CartPole-v1", 8, 4, 60_000, 2, "DQN", 8, 128),
     "dqn-slow": Workload("1 ms a step", "slow_env:make", 16, 64, 32_000, 8, "DQN", 16, 512),
-    # Eight simulators to an actor instead of two, so that it acts once in 8 ms; the learner does the same.
+    # As slow-64; the learner does the same as with two to an actor.
     "dqn-slow-64": Workload("1 ms, 8 to an actor", "slow_env:make", 64, 16, 32_000, 8, "DQN", 16, 512),
 }
 # The marks of each algorithm's tables in the documents.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -17,7 +16,6 @@ from gymnasium import spaces as gym_spaces
 from sherd.errors import UsageError, nearest
 from sherd.nn.convolution import Layer, convolutions
 from sherd.nn.products import product
-from sherd.nn.slices import in_slices
 from sherd.spaces import MASK_KEY, Space, Tree
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -28,8 +26,6 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 _ORTHOGONAL = nn.initializers.orthogonal(math.sqrt(2))
-# Rows of a batch that pass through dense layers together, on a CPU and where there are many more of them.
-_SLICE, _MANY = 512, 8192
 # The smallest side that survives the three unpadded convolutions of the Nature network.
 _NATURE_SIDE = 36
 
@@ -71,11 +67,7 @@ class MLP(nn.Module):
         widths = [x.shape[-1], *self.hidden]
         shapes = zip(widths, self.hidden)
         weights = [Weights(shape, name=f"Dense_{place}")() for place, shape in enumerate(shapes)]
-        layers = partial(dense, activation=_ACTIVATIONS[self.activation])
-        if x.shape[0] < _MANY:
-            return layers(weights, x)
-        sliced = partial(in_slices, layers, size=_SLICE)
-        return jax.lax.platform_dependent(weights, x, cpu=sliced, default=layers)
+        return dense(weights, x, _ACTIVATIONS[self.activation])
 
 
 def dense(

@@ -77,10 +77,8 @@ def test_slices_equal_the_whole(rows):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
-def test_a_large_batch_passes_a_network_in_slices_and_a_small_one_whole():
+def test_a_large_batch_passes_a_network_whole():
+    """In slices one core is idle: updates take up to 2.7 times as long (docs/benchmarks.md)."""
     network = MLP((8,))
     params = network.init(jax.random.key(0), jnp.zeros((1, 3)))
-    large, small = jnp.ones((8192, 3)), jnp.ones((4096, 3))
-    assert "while" in jax.jit(network.apply).lower(params, large).as_text()
-    assert "while" not in jax.jit(network.apply).lower(params, small).as_text()
-    np.testing.assert_allclose(network.apply(params, large)[:4096], network.apply(params, small), rtol=1e-6)
+    assert "while" not in jax.jit(network.apply).lower(params, jnp.ones((65_536, 3))).as_text()
