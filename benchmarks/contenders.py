@@ -52,11 +52,15 @@ def rate_between(diaries: list[list[tuple[float, float]]], begin: float, end: fl
     >>> one = [(0.0, 0.0), (0.996, 10.0), (1.0, 20.0), (2.0, 40.0), (2.5, 50.0), (9.0, 60.0)]
     >>> rate_between([one, [(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], []], 0.5, 3.0)
     25.0
+    >>> quick = [(place * 0.004, place * 8.0) for place in range(1000)]
+    >>> round(rate_between([quick], 1.0, 3.0))
+    2000
     """
     total = 0.0
     for marks in diaries:
         inside = [mark for mark in marks if begin <= mark[0] <= end][:-1]
-        while len(inside) > 1 and inside[1][0] - inside[0][0] < TOGETHER:
+        first = inside[0][0] if inside else 0.0
+        while len(inside) > 1 and inside[1][0] - first < TOGETHER:
             inside.pop(0)
         if len(inside) > 1:
             total += (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
