@@ -31,7 +31,7 @@ format: $(STAMP)
 	$(BIN)/ruff format sherd tests benchmarks
 	$(BIN)/ruff check --fix sherd tests benchmarks
 
-# Sherd beside other libraries, each in an environment of its own under .bench; an hour and a half.
+# Sherd beside other libraries, each in an environment of its own under .bench; an hour or more.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/compare.py
 

@@ -1,6 +1,6 @@
 """How fast is Sherd beside other libraries, on this machine, in one session? (`make bench`)
 
-    python benchmarks/compare.py                        everything: an hour and a half
+    python benchmarks/compare.py                        everything: an hour or more
     python benchmarks/compare.py --quick                three rounds, one setting of each: a first look
     python benchmarks/compare.py cartpole-8 slow        some workloads
     python benchmarks/compare.py pong --peers sherd sb3

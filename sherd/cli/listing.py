@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from sherd.errors import UsageError, nearest
 
 USAGE = "sherd list [algorithms|envs|policies]"
 _PACKAGE = Path(__file__).parent.parent
+_GYMNASIUM_EXTRAS = (
+    ("gymnasium.envs.box2d", "Box2D", "box2d"),
+    ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
+)
 _OTHER_ENVS = {
     "gymnax/<name>": "gymnax's environments, pure JAX; needs sherd[graph-envs]",
     "brax/<name>": "Brax's environments, pure JAX; needs sherd[graph-envs]",
@@ -96,6 +101,14 @@ def _hidden(spec: Any) -> bool:
     return bool(spec.namespace) or str(spec.entry_point).startswith("ale_py") or spec.name.startswith("GymV")
 
 
+def _needs(entry_point: str) -> str:
+    """What to install for an environment of Gymnasium's, if it is not there."""
+    for package, module, extra in _GYMNASIUM_EXTRAS:
+        if entry_point.startswith(package) and importlib.util.find_spec(module) is None:
+            return f"; needs sherd[{extra}]"
+    return ""
+
+
 def environments() -> dict[str, str]:
     """The ids of environments, and the patterns of those that other packages name."""
     import gymnasium
@@ -107,8 +120,8 @@ def environments() -> dict[str, str]:
     games, small = atari.names(), minatar.names()
     # Newest versions only: the old ones stay for the sake of old results, and many need old packages.
     shown = [spec for spec in gymnasium.registry.values() if not _hidden(spec)]
-    for name in {spec.name: spec.id for spec in shown}.values():
-        known[name] = "host: Gymnasium"
+    for spec in {spec.name: spec for spec in shown}.values():
+        known[spec.id] = "host: Gymnasium" + _needs(str(spec.entry_point))
     known |= dict.fromkeys(games, "host: Atari, ALE's C++ vector environment")
     if not games:
         known["ALE/<game>-v5"] = "host: Atari; needs sherd[atari]"

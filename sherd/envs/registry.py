@@ -217,11 +217,12 @@ def _unknown(env_id: str) -> UsageError:
     from sherd.envs.graph import registry as graph_registry
 
     games = [*atari.names(), *minatar.names()]
-    # ale_py also registers the old unprocessed ids, which would always lie nearer than the one to use.
-    known = [
-        name
+    # ale_py also registers the old unprocessed ids, which would always lie nearer than the one to use. Of
+    # others only the newest version: Gymnasium registers old ones too that it no longer contains.
+    newest = {
+        (spec.namespace, spec.name): name
         for name, spec in gymnasium.registry.items()
         if not name.startswith(_UNSUGGESTED) and not str(spec.entry_point).startswith(("ale_py", "minatar"))
-    ]
-    known += [*graph_registry.names(), *games]
+    }
+    known = [*newest.values(), *graph_registry.names(), *games]
     return UsageError(f"there is no environment {env_id!r}; {nearest(env_id, known)}")

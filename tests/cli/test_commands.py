@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -70,6 +71,16 @@ def test_list_envs_names_ids_that_can_be_described(sherd: Command) -> None:
     for name in ("Taxi-v4", "CartPole-v1", "graph/Pendulum-v1"):
         assert name in ids
         describe(name)
+
+
+def test_list_envs_says_what_is_to_be_installed(sherd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "Box2D" else found(name, *rest)
+    )
+    lines = {line.split()[0]: line for line in sherd("list envs").out.splitlines()}
+    assert lines["LunarLander-v3"].endswith("host: Gymnasium; needs sherd[box2d]")
+    assert lines["CartPole-v1"].endswith("host: Gymnasium")
 
 
 def test_check_env(sherd: Command) -> None:

@@ -111,6 +111,7 @@ def test_objects_and_module_strings(module):
         ("cartpole-v1", "CartPole-v1"),
         ("CartPole", "CartPole-v1"),
         ("HalfCheeta-v5", "HalfCheetah-v5"),
+        ("Hoper-v3", "Hopper-v5"),
         ("Pong-v5", "ALE/Pong-v5"),
     ],
 )
