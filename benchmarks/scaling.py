@@ -1,6 +1,6 @@
 """How do steps per second grow with environments, with processes and with the length of a rollout?
 
-    python benchmarks/scaling.py                     all sweeps, 11 minutes
+    python benchmarks/scaling.py                     all sweeps, 5 to 11 minutes
     python benchmarks/scaling.py environments
     python benchmarks/scaling.py --draw              only draw what was measured (needs matplotlib)
 
