@@ -6,7 +6,8 @@
 
 It trains, from the first row of metrics on looks every second at the memory of all processes together, and
 ends the run with Ctrl-C. The first quarter is for caches and queues to fill; the last one may not need more
-than the second, but for the numbers of the rows themselves.
+than the second, but for the numbers of the rows themselves. Run it with nothing else busy, above all no other
+Sherd: of code that processes share each counts its part, which grows when others end.
 """
 
 from __future__ import annotations
