@@ -47,10 +47,10 @@ class Family:
                 continue
 
     def end(self) -> None:
-        """End whoever is left; what they have mapped is free when they have gone."""
+        """End whoever is left; what they have mapped or open is free when this returns."""
         self.signal(signal.SIGKILL)
         until = time.monotonic() + TO_DIE
-        while any(_maps_something(pid) for pid in self._alive()) and time.monotonic() < until:
+        while any(_holds_something(pid) for pid in self._alive()) and time.monotonic() < until:
             time.sleep(0.01)
 
     def _alive(self) -> list[int]:
@@ -85,10 +85,13 @@ def _maps(pid: int) -> list[str]:
     return (PROC / str(pid) / "maps").read_text().splitlines()
 
 
-def _maps_something(pid: int) -> bool:
-    """Whether a process has memory still; one that only waits to be buried has none."""
+def _holds_something(pid: int) -> bool:
+    """Whether a process has memory or files still, which it loses one after the other.
+
+    One that only waits to be buried has none.
+    """
     try:
-        return bool(_maps(pid))
+        return bool(_maps(pid)) or any((PROC / str(pid) / "fd").iterdir())
     except OSError:
         return False
 
