@@ -26,6 +26,7 @@ from sherd.executors.wiring import saved_cells
 from sherd.graph import trace_again
 from sherd.graph.ir import Ref
 from sherd.graph.tiles import tile_acting
+from sherd.lower.ahead import LEAST_STALENESS
 from sherd.lower.begin import begin_host_program
 from sherd.lower.host import HostProgram, Setting
 from sherd.lower.regions import NO_ENVIRONMENT
@@ -130,8 +131,18 @@ class _Worker:
             else None
         )
         stepping = graph_stepping(env) if env is not None else NO_ENVIRONMENT
+        policy, kind = a.policy, self._cut[a.fragment].kind
+        may = kind == "actor" and policy.runs_ahead and policy.staleness_limit >= LEAST_STALENESS
         setting = Setting(
-            a.seed, a.iterations, self._share, simulators, stepping, self._ports, spmd, a.memory
+            a.seed,
+            a.iterations,
+            self._share,
+            simulators,
+            stepping,
+            self._ports,
+            spmd,
+            a.memory,
+            self.session.went_ahead if may else None,
         )
         return begin_host_program(graph, self._whole.held, a.algorithm, setting, env)
 
@@ -153,7 +164,7 @@ class _Worker:
             program.close()
 
     def _iterate(self) -> None:
-        self.session.ages.clear()
+        self.session.begin()
         number = self.program.iteration
         summary = self._global(self.program.run(1)[0])
         self.context.clock.count(self._steps)

@@ -3,7 +3,7 @@
 The simulator writes an observation once, into the row where the rollout keeps it, and acting reads that
 row. Everything that is handed out per step is built beforehand, so that a step makes no Python objects.
 Sets of arrays take turns, one more of them than there are rollouts in an iteration: what an iteration was
-handed, and what it began with, does not change before it is over.
+handed, and what it began with, does not change before it is over. Where rows run ahead there is a spare one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,31 @@ from sherd.spaces import HostEnv, StepOut, tree_map, zeros
 Stepped = tuple[EnvState, Transition, Episode]
 
 
-class _Buffers:
-    """One set of arrays for `trips` steps, and the views of it that each step hands out."""
+def _allocate(env: HostEnv, sets: int, trips: int) -> Stepped:
+    """All sets of arrays, leaves [set, turn, env, ...]; of states there is one more than of turns."""
+    spec, rows, lead = env.spec, (sets, trips + 1, env.num_envs), (sets, trips, env.num_envs)
+    obs, first = zeros(spec.observation, rows), np.zeros(rows, bool)
+    state = EnvState((), obs, first, np.zeros(rows, np.float32), np.zeros(rows, np.int32))
+    transition = Transition(
+        obs=tree_map(lambda a: a[:, :trips], obs),
+        action=zeros(spec.action, lead),
+        reward=np.zeros(lead, np.float32),
+        terminated=np.zeros(lead, bool),
+        truncated=np.zeros(lead, bool),
+        next_obs=zeros(spec.observation, lead),
+        first=first[:, :trips],
+        extra=(),
+    )
+    episode = Episode(np.zeros(lead, bool), np.zeros(lead, np.float32), np.zeros(lead, np.int32))
+    return state, transition, episode
 
-    def __init__(self, env: HostEnv, trips: int) -> None:
-        envs, spec = env.num_envs, env.spec
-        rows = (trips + 1, envs)
-        obs, first = zeros(spec.observation, rows), np.zeros(rows, bool)
-        running, lengths = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
-        self.state = EnvState((), obs, first, running, lengths)
-        lead = (trips, envs)
-        self.transition = Transition(
-            obs=tree_map(lambda a: a[:trips], obs),
-            action=zeros(spec.action, lead),
-            reward=np.zeros(lead, np.float32),
-            terminated=np.zeros(lead, bool),
-            truncated=np.zeros(lead, bool),
-            next_obs=zeros(spec.observation, lead),
-            first=first[:trips],
-            extra=(),
-        )
-        self.episode = Episode(np.zeros(lead, bool), np.zeros(lead, np.float32), np.zeros(lead, np.int32))
+
+class _Buffers:
+    """One set of arrays, and the views of it that each step hands out."""
+
+    def __init__(self, every: Stepped, number: int) -> None:
+        self.state, self.transition, self.episode = jax.tree.map(lambda a: a[number], every)
+        trips = len(self.episode.ended)
         self.before = jax.tree.map(lambda a: a[:trips], self.state)
         self.after = jax.tree.map(lambda a: a[1:], self.state)
         self.states = [jax.tree.map(lambda a, i=i: a[i], self.state) for i in range(trips + 1)]
@@ -53,19 +57,23 @@ class _Buffers:
 
 
 class Driver:
-    """Executes one env node for every turn of the scope it stands in."""
+    """Executes one env node for every turn of the scope it stands in.
 
-    def __init__(self, env: HostEnv, trips: int, rollouts: int = 1) -> None:
-        self.env = env
-        self._sets = [_Buffers(env, trips) for _ in range(rollouts + 1)]
-        self._number = 0
+    `every` holds what all sets do, and `number` says which of them is filled.
+    """
+
+    def __init__(self, env: HostEnv, trips: int, rollouts: int = 1, spare: int = 0) -> None:
+        self.env, self.sets = env, rollouts + 1 + spare
+        self.every = _allocate(env, self.sets, trips)
+        self._sets = [_Buffers(self.every, number) for number in range(self.sets)]
+        self.number = 0
         self._current = self._sets[0]
         self._turn = 0
 
     def begin(self) -> None:
         """Enter the scope: from here on the next set of arrays is filled."""
-        self._number = (self._number + 1) % len(self._sets)
-        self._current = self._sets[self._number]
+        self.number = (self.number + 1) % self.sets
+        self._current = self._sets[self.number]
         self._turn = 0
 
     def step(self, state: EnvState, action: Any) -> Stepped:
@@ -105,10 +113,9 @@ class Driver:
         """The states before and after all turns, stacked: one more than there are turns."""
         return self._current.state
 
-    @property
-    def outs(self) -> list[StepOut]:
-        """Where each turn's step is written."""
-        return self._current.outs
+    def outs_of(self, number: int) -> list[StepOut]:
+        """Where each turn's step is written in a set of arrays."""
+        return self._sets[number].outs
 
     @property
     def stacked(self) -> Stepped:

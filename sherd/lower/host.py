@@ -6,7 +6,7 @@ XLA call, and so is everything that does none of both, such as the whole of epoc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from sherd.author.stage import Op
 from sherd.author.types import EnvironmentStep, Episode
 from sherd.errors import Source
 from sherd.graph.ir import Graph, Node, Ref, Scope, Value, refs_in, uses
+from sherd.lower.ahead import may_run_ahead
 from sherd.lower.draws import HostDraws, drawn_first
 from sherd.lower.driver import Driver
 from sherd.lower.memory import Allocate, HostGather, HostStore, moves_memory
@@ -86,6 +87,8 @@ class Setting:
     ports: Mapping[str, Port] = field(default_factory=dict)
     spmd: Spmd | None = None
     memory: Allocate | None = None  # how replay memory of the host is made; None: it is part of the program
+    # Who is told that rows have begun the next rollout with this one's parameters; None: they must not.
+    went_ahead: Callable[[], None] | None = None
 
 
 class HostProgram:
@@ -154,7 +157,14 @@ class HostProgram:
         if not isinstance(step, Node) or not goes_by_rows(scope, self.setting.env):
             return None
         drivers = list(self._drivers)
-        rows = HostRows(scope, self._node(step, scope, repeats), self.graph.values, repeats)
+        ahead = self.setting.went_ahead if may_run_ahead(self.graph, scope) else None
+        rows = HostRows(
+            scope,
+            self._node(step, scope, repeats, spare=1 if ahead else 0),
+            self.graph.values,
+            repeats,
+            ahead,
+        )
         if not rows.fits:
             self._drivers = drivers
         return rows if rows.fits else None
@@ -167,11 +177,11 @@ class HostProgram:
         region = Region([drawing], inputs_of([drawing]), _defined(drawing), [])
         return HostDraws(scope, gathers, HostRegion(region, region.compile()), first)
 
-    def _node(self, node: Node, scope: Scope, repeats: int) -> Any:
+    def _node(self, node: Node, scope: Scope, repeats: int, spare: int = 0) -> Any:
         if node.role == "env":
             if self.setting.env is None:
                 raise RuntimeError("no simulators here")
-            driver = Driver(self.setting.env, scope.trips, repeats)
+            driver = Driver(self.setting.env, scope.trips, repeats, spare)
             self._drivers.append(driver)
             action = jax.tree.map(self._type, node.inputs[1], is_leaf=lambda leaf: isinstance(leaf, Ref))
             return HostNode(node, driver, action)

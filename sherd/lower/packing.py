@@ -25,7 +25,7 @@ _WORDS = ("float32", "int32", "uint32")
 # of kernels could begin at the same time XLA gives half of them to another thread: waking it takes longer
 # than all of them (measured: acting for 8 half cheetahs 143 us, with matrices apart 45 us).
 _SMALL = 256
-_NARROW = 64  # elements of an output for each environment
+_NARROW = 64  # elements of an input or output for each environment
 
 
 @dataclass(frozen=True)
@@ -156,3 +156,12 @@ class Results:
 def _packs(leaf: Any, axis: int | None) -> bool:
     """Whether a leaf of a type has the environments first, 32-bit words, and few of them."""
     return axis == 0 and str(leaf.dtype) in _WORDS and math.prod(leaf.shape[1:]) <= _NARROW
+
+
+def is_narrow(dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an input of this shape, environments first, is to be packed; flags are packed as numbers.
+
+    >>> is_narrow("bool", (1,)), is_narrow("float32", (8, 17)), is_narrow("uint8", (1, 84, 84, 4))
+    (True, True, False)
+    """
+    return str(dtype) in (*_WORDS, "bool") and math.prod(shape[1:]) <= _NARROW

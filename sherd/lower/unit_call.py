@@ -1,23 +1,39 @@
-"""One compiled call that acts for several units, each of them at its own turn of a loop."""
+"""One compiled call that acts for several units, each of them at its own turn of a loop.
+
+A call costs more than the arithmetic of a small network, and every array it is given costs it a microsecond
+or two. So what differs between units is written into one array of words, a row for each unit, which is kept
+from call to call; only what is wide, such as an image, stays apart.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from sherd.graph.ir import Node, Ref, Value
-from sherd.lower.packing import Constants, Results
+from sherd.lower.packing import Constants, Layout, Results, is_narrow
 from sherd.lower.parts import Store
 from sherd.lower.regions import Item, Region, inputs_of
+
+
+class Places:
+    """Where a caller writes what a call is to be given, for so many units; all have the units in front."""
+
+    def __init__(self, units: int, layout: Layout, narrow: list[bool], wide: list[Any]) -> None:
+        self.words = np.zeros((units, layout.size), np.int32)
+        self.wide = [np.zeros((units, *shape), dtype) for shape, dtype in wide]
+        *packed, self.index, self.clock = layout.views(self.words)
+        sources = {True: iter(packed), False: iter(self.wide)}
+        self.cuts = [next(sources[is_narrow]) for is_narrow in narrow]
 
 
 class UnitCall:
     """Acts for units of `rows` environments; `wanted` are the values to be computed for each of them.
 
-    Inputs that are the same for all units and turns are packed when the loop begins. The rest, `cuts`, is
-    given with every call, leaf by leaf, and has the units in front.
+    Inputs that are the same for all units and turns are packed when the loop begins. The rest, `cuts`, goes
+    into `places`, leaf by leaf, with the numbers of the environments and a clock: iteration, total, turns.
     """
 
     def __init__(
@@ -31,31 +47,55 @@ class UnitCall:
             for ref in self._region.inputs
             if ref.value not in inner and all(axis < 0 for axis in env_axes(values, ref))
         ]
+        self.same = {ref.value for ref in same}
         self.cuts = [ref for ref in self._region.inputs if ref not in same]
-        self._cut_tree = jax.tree.structure([ref.pick(values[ref.value].type) for ref in self.cuts])
+        self._types, self._cut_tree = jax.tree.flatten(
+            [ref.pick(values[ref.value].type) for ref in self.cuts]
+        )
         self.results = Results(self.outputs, values, rows)
-        self._constants = Constants(same)
+        self._rows, self._constants = rows, Constants(same)
+        self._narrow = [is_narrow(type_.dtype, (rows, *type_.shape[1:])) for type_ in self._types]
         self._compiled = jax.jit(self._batched)
 
     def begin(self, store: Store, seed: Any) -> None:
         """Enter the loop: pack what stays the same in all of its turns."""
         self._given = self._constants.pack(store, seed)
 
-    def act(self, cut: list[Any], now: Any, turns: Any, index: Any) -> tuple[Any, list[Any]]:
-        """What is computed for units at these turns: words for each unit, and what is not packed."""
-        words, apart = self._compiled(*self._given, cut, now, turns, index)
+    def places(self, units: int, clock: int) -> Places:
+        """What to fill for a call of so many units, whose clocks have so many numbers."""
+        integer, packed, wide = np.dtype(np.int32), [], []
+        for type_, narrow in zip(self._types, self._narrow):
+            shape, dtype = (self._rows, *type_.shape[1:]), np.dtype(type_.dtype)
+            if not narrow:
+                wide.append((shape, dtype))
+            else:  # flags are numbers there
+                packed.append((shape, integer if dtype.kind == "b" else dtype))
+        shapes, dtypes = zip(*packed, ((self._rows,), integer), ((clock,), integer))
+        self._layout = Layout(shapes, dtypes)
+        return Places(units, self._layout, self._narrow, wide)
+
+    def act(self, places: Places) -> tuple[Any, list[Any]]:
+        """What is computed for all units: words for each of them, and what is not packed.
+
+        Wait for it before the places are filled again: the program may read them where they are.
+        """
+        words, apart = self._compiled(*self._given, places.words, places.wide)
         return words, apart
 
-    def _batched(self, words: Any, large: Any, cut: list[Any], now: Any, turns: Any, index: Any) -> Any:
+    def _batched(self, words: Any, large: Any, rows: Any, wide: list[Any]) -> Any:
         same, (seed,) = self._constants.unpack(words, large)
         function = self._region.function()
 
-        def one(mine: list[Any], turn: Any, env_index: Any) -> Any:
-            known = same | dict(zip(self.cuts, jax.tree.unflatten(self._cut_tree, mine)))
+        def one(mine: Any, images: list[Any]) -> Any:
+            *packed, env_index, now = self._layout.unpack(mine)
+            sources = {True: iter(packed), False: iter(images)}
+            kinds = zip(self._narrow, self._types)
+            cut = [next(sources[narrow]).astype(type_.dtype) for narrow, type_ in kinds]
+            known = same | dict(zip(self.cuts, jax.tree.unflatten(self._cut_tree, cut)))
             inputs = tuple(known[ref] for ref in self._region.inputs)
-            return self.results.pack(function((), inputs, jnp.append(now, turn), seed, env_index))
+            return self.results.pack(function((), inputs, now, seed, env_index))
 
-        return jax.vmap(one)(cut, turns, index)
+        return jax.vmap(one)(rows, wide)
 
 
 def env_axes(values: dict[int, Value], ref: Ref) -> list[int]:

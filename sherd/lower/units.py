@@ -16,7 +16,7 @@ import numpy as np
 from sherd.graph.ir import Node, Ref, Scope, Value, is_ref, refs_in
 from sherd.lower.parts import Clock, Store, fill
 from sherd.lower.regions import Item, inputs_of, roles_in
-from sherd.lower.unit_call import UnitCall, env_axes
+from sherd.lower.unit_call import Places, UnitCall, env_axes
 
 Units = list[tuple[int, int]]
 
@@ -119,6 +119,7 @@ class HostUnits:
         self._sizes = sorted({min(2**power, self._count) for power in range(10)} | {self._count})
         if self._rows == 1:
             self._sizes = [size for size in self._sizes if size > 1]  # one row alone rounds differently
+        self._places: dict[int, Places] = {}  # by the number of units
         self._stacks: list[list[list[np.ndarray]] | None] = [None] * (rollouts + 1)
         self._turn_of_sets = 0
 
@@ -160,12 +161,19 @@ class HostUnits:
         """One call for all that are ready, padded to one of a few sizes so that few programs are compiled."""
         size = next(size for size in self._sizes if size >= len(ready))
         units = np.array(ready + [ready[-1]] * (size - len(ready)))
+        if size not in self._places:
+            self._places[size] = self._call.places(size, len(clock.now) + 1)
+        places = self._places[size]
         cut = [
             leaf
             for ref in self._call.cuts
             for leaf in self._cut(ref, state if ref.value in self._inner else store, units)
         ]
-        words, apart = self._call.act(cut, clock.now, turns[units], index[units])
+        for place, leaf in zip(places.cuts, cut):
+            place[...] = leaf
+        places.index[...] = index[units]
+        places.clock[:, :-1], places.clock[:, -1] = clock.now, turns[units]
+        words, apart = self._call.act(places)
         leaves = self._call.results.views(np.asarray(words))
         outputs = self._call.results.joined(leaves, [np.asarray(array) for array in apart])
         return dict(zip(self._call.outputs, outputs))

@@ -27,9 +27,25 @@ class Session:
 
     context: Context
     version: int = 0  # of the parameters this worker has (or, for their owner, has published)
+    begun: int | None = None  # with which rows have begun what is made now, if while something else was made
+    begun_next: int | None = None  # the same of what is made next
     used: Counter[int] = field(default_factory=Counter)  # by lane: steps that were learnt from
     dropped: Counter[int] = field(default_factory=Counter)  # by lane: steps that were too old
     ages: list[int] = field(default_factory=list)  # how old, in versions, what was learnt from is
+
+    def begin(self) -> None:
+        """A worker's next iteration begins."""
+        self.ages.clear()
+        self.begun, self.begun_next = self.begun_next, None
+
+    def went_ahead(self) -> None:
+        """Rows have begun what the next iteration makes."""
+        self.begun_next = self.version
+
+    @property
+    def oldest(self) -> int:
+        """The version that rows of this iteration were made with, or the oldest of several."""
+        return self.version if self.begun is None else self.begun
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,7 @@ class RowsSender:
                     array = np.asarray(array)
                     cut = cuts[number] if cuts else None
                     np.copyto(view, array if cut is None else array[cut])
-            writer.publish(self._session.version)
+            writer.publish(self._session.oldest)
 
 
 @dataclass(frozen=True)

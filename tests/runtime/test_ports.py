@@ -107,6 +107,21 @@ def test_versions_travel_with_what_was_made_with_them(build, session):
     assert owner.version == 2
 
 
+def test_a_rollout_is_as_old_as_its_oldest_row(build, session):
+    stream = build(StreamSpec("s", (ROWS,), ((0, 4),)))["s"]
+    port, reader, tags = RowsOut(((stream, 0, 0, 4),), (1,)).open(session), stream.reader(lambda: None), []
+    for version, went_ahead in ((3, True), (5, False), (8, False)):
+        session.begin()
+        session.version = version
+        if went_ahead:  # rows begin the next one
+            session.went_ahead()
+        port.send([np.zeros((3, 4), np.float32)])
+        reader.take()
+        tags += reader.tags
+        reader.release()
+    assert tags == [3, 3, 8]
+
+
 def test_a_synchronous_reader_waits_for_its_version_and_an_asynchronous_one_does_not(build, session):
     store = build(StoreSpec("params", (SAME,), readers=2))["params"]
     sender = SharedOut(store, versioned=True).open(Session(session.context))
