@@ -27,9 +27,9 @@ def turns_ahead(trips: int) -> int:
     """How many turns a row may be ahead of a rollout of so many.
 
     >>> [turns_ahead(trips) for trips in (1, 5, 32, 128)]
-    [1, 2, 8, 32]
+    [0, 1, 8, 32]
     """
-    return -(-trips // _PART)
+    return trips // _PART
 
 
 def may_run_ahead(graph: Graph, scope: Scope) -> bool:

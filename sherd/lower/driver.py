@@ -20,18 +20,21 @@ Stepped = tuple[EnvState, Transition, Episode]
 
 
 def _allocate(env: HostEnv, sets: int, trips: int) -> Stepped:
-    """All sets of arrays, leaves [set, turn, env, ...]; of states there is one more than of turns."""
-    spec, rows, lead = env.spec, (sets, trips + 1, env.num_envs), (sets, trips, env.num_envs)
-    obs, first = zeros(spec.observation, rows), np.zeros(rows, bool)
-    state = EnvState((), obs, first, np.zeros(rows, np.float32), np.zeros(rows, np.int32))
+    """All sets of arrays, leaves [set, turn, env, ...]; there is one more state than there are steps.
+
+    Steps have a turn too many, so that one number says where a row is in all of these arrays.
+    """
+    spec, lead = env.spec, (sets, trips + 1, env.num_envs)
+    obs, first = zeros(spec.observation, lead), np.zeros(lead, bool)
+    state = EnvState((), obs, first, np.zeros(lead, np.float32), np.zeros(lead, np.int32))
     transition = Transition(
-        obs=tree_map(lambda a: a[:, :trips], obs),
+        obs=obs,
         action=zeros(spec.action, lead),
         reward=np.zeros(lead, np.float32),
         terminated=np.zeros(lead, bool),
         truncated=np.zeros(lead, bool),
         next_obs=zeros(spec.observation, lead),
-        first=first[:, :trips],
+        first=first,
         extra=(),
     )
     episode = Episode(np.zeros(lead, bool), np.zeros(lead, np.float32), np.zeros(lead, np.int32))
@@ -42,8 +45,9 @@ class _Buffers:
     """One set of arrays, and the views of it that each step hands out."""
 
     def __init__(self, every: Stepped, number: int) -> None:
-        self.state, self.transition, self.episode = jax.tree.map(lambda a: a[number], every)
-        trips = len(self.episode.ended)
+        self.state, *steps = jax.tree.map(lambda a: a[number], every)
+        trips = len(self.state.first) - 1
+        self.transition, self.episode = jax.tree.map(lambda a: a[:trips], steps)
         self.before = jax.tree.map(lambda a: a[:trips], self.state)
         self.after = jax.tree.map(lambda a: a[1:], self.state)
         self.states = [jax.tree.map(lambda a, i=i: a[i], self.state) for i in range(trips + 1)]

@@ -89,10 +89,15 @@ class Constants:
             small = [array for array, is_small in zip(arrays, self._small) if is_small]
             dtypes = tuple(np.dtype(array.dtype) for array in small)
             self._layout = Layout(tuple(array.shape for array in small), dtypes)
-            self._pack = jax.jit(self._layout.pack)
-        words = self._pack([leaf for leaf, is_small in zip(leaves, self._small) if is_small])
-        # Parameters from another process are NumPy arrays: put on the device once, not with every call.
-        return words, jax.device_put([leaf for leaf, is_small in zip(leaves, self._small) if not is_small])
+            pack = self._layout.pack
+            self._pack = jax.jit(lambda small, foreign: (pack(small), foreign))
+        small = [leaf for leaf, is_small in zip(leaves, self._small) if is_small]
+        large = [leaf for leaf, is_small in zip(leaves, self._small) if not is_small]
+        # Parameters from another process are NumPy arrays: put on the device once, not with every call, and
+        # by a program, which takes less than half of the time of JAX's function for it.
+        words, put = self._pack(small, [leaf for leaf in large if not isinstance(leaf, jax.Array)])
+        there = iter(put)
+        return words, [leaf if isinstance(leaf, jax.Array) else next(there) for leaf in large]
 
     def unpack(self, words: jax.Array, large: list[Any]) -> tuple[dict[Ref, Any], tuple[Any, ...]]:
         """In the compiled program: the values by their references, and `more`."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
+_PARTS = (1, 2, 8, 16)  # all, half of them, ...
 _TRIES = 3  # loops with each number before the fastest is taken; also how many of the latest are remembered
-_AGAIN = 32  # every so many loops another number has its turn: simulators may get slower or faster
+_AGAIN = 32  # every so many loops a neighbour has its turn: simulators may get slower or faster
 
 
 class Patience:
@@ -26,7 +27,7 @@ class Patience:
     """
 
     def __init__(self, rows: int) -> None:
-        self._numbers = sorted({rows, max(1, rows // 2), max(1, rows // 8)}, reverse=True)
+        self._numbers = sorted({max(1, rows // part) for part in _PARTS}, reverse=True)
         self._seconds: dict[int, deque[float]] = {number: deque(maxlen=_TRIES) for number in self._numbers}
         self._loops = 0
         self.rows = rows
@@ -40,8 +41,10 @@ class Patience:
         if tried < 0:
             self.rows = self._numbers[self._loops % len(self._numbers)]
         elif tried % _AGAIN == _AGAIN - 1:
-            others = [number for number in self._numbers if number != self._fastest()] or self._numbers
-            self.rows = others[tried // _AGAIN % len(others)]
+            # Those next to the fastest: one that is far from it would cost much, as a rule.
+            place = self._numbers.index(self._fastest())
+            others = self._numbers[max(0, place - 1) : place] + self._numbers[place + 1 : place + 2]
+            self.rows = others[tried // _AGAIN % len(others)] if others else self.rows
         else:
             self.rows = self._fastest()
 

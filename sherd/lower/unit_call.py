@@ -1,8 +1,8 @@
 """One compiled call that acts for several units, each of them at its own turn of a loop.
 
 A call costs more than the arithmetic of a small network, and every array it is given costs it a microsecond
-or two. So what differs between units is written into one array of words, a row for each unit, which is kept
-from call to call; only what is wide, such as an image, stays apart.
+or two. So what differs between units is written into one vector of words, which is kept from call to call;
+only what is wide, such as an image, stays apart.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from sherd.lower.packing import Constants, Layout, Results, is_narrow
 from sherd.lower.parts import Store
 from sherd.lower.regions import Item, Region, inputs_of
 
+_INTEGER = np.dtype(np.int32)
+
 
 class Places:
-    """Where a caller writes what a call is to be given, for so many units; all have the units in front."""
+    """Where a caller writes what a call is to be given; all leaves have the units in front."""
 
-    def __init__(self, units: int, layout: Layout, narrow: list[bool], wide: list[Any]) -> None:
-        self.words = np.zeros((units, layout.size), np.int32)
-        self.wide = [np.zeros((units, *shape), dtype) for shape, dtype in wide]
-        *packed, self.index, self.clock = layout.views(self.words)
-        sources = {True: iter(packed), False: iter(self.wide)}
+    def __init__(self, layout: Layout, wide: list[np.ndarray], narrow: list[bool], rows: int) -> None:
+        self.words, self.wide = np.zeros(layout.size, np.int32), wide
+        *packed, self.tail = layout.views(self.words)
+        sources = {True: iter(packed), False: iter(wide)}
         self.cuts = [next(sources[is_narrow]) for is_narrow in narrow]
+        self.index, self.clock = self.tail[:, :rows], self.tail[:, rows:]
 
 
 class UnitCall:
@@ -63,16 +65,14 @@ class UnitCall:
 
     def places(self, units: int, clock: int) -> Places:
         """What to fill for a call of so many units, whose clocks have so many numbers."""
-        integer, packed, wide = np.dtype(np.int32), [], []
-        for type_, narrow in zip(self._types, self._narrow):
-            shape, dtype = (self._rows, *type_.shape[1:]), np.dtype(type_.dtype)
-            if not narrow:
-                wide.append((shape, dtype))
-            else:  # flags are numbers there
-                packed.append((shape, integer if dtype.kind == "b" else dtype))
-        shapes, dtypes = zip(*packed, ((self._rows,), integer), ((clock,), integer))
-        self._layout = Layout(shapes, dtypes)
-        return Places(units, self._layout, self._narrow, wide)
+        self._clock = clock
+        shapes = [(units, self._rows, *type_.shape[1:]) for type_ in self._types]
+        wide = [
+            np.zeros(shape, type_.dtype)
+            for shape, type_, narrow in zip(shapes, self._types, self._narrow)
+            if not narrow
+        ]
+        return Places(self._layout(units), wide, self._narrow, self._rows)
 
     def act(self, places: Places) -> tuple[Any, list[Any]]:
         """What is computed for all units: words for each of them, and what is not packed.
@@ -82,20 +82,34 @@ class UnitCall:
         words, apart = self._compiled(*self._given, places.words, places.wide)
         return words, apart
 
-    def _batched(self, words: Any, large: Any, rows: Any, wide: list[Any]) -> Any:
+    def _layout(self, units: int) -> Layout:
+        """Of the words for so many units: narrow leaves, then the tail. Flags are numbers there."""
+        narrow = [type_ for type_, is_narrow in zip(self._types, self._narrow) if is_narrow]
+        dtypes = [np.dtype(type_.dtype) for type_ in narrow]
+        return Layout(
+            (
+                *((units, self._rows, *type_.shape[1:]) for type_ in narrow),
+                (units, self._rows + self._clock),
+            ),
+            (*(_INTEGER if dtype.kind == "b" else dtype for dtype in dtypes), _INTEGER),
+        )
+
+    def _batched(self, words: Any, large: Any, places: Any, wide: list[Any]) -> Any:
+        units = places.size // self._layout(1).size
         same, (seed,) = self._constants.unpack(words, large)
         function = self._region.function()
 
-        def one(mine: Any, images: list[Any]) -> Any:
-            *packed, env_index, now = self._layout.unpack(mine)
+        def one(packed: list[Any], images: list[Any], tail: Any) -> Any:
             sources = {True: iter(packed), False: iter(images)}
             kinds = zip(self._narrow, self._types)
             cut = [next(sources[narrow]).astype(type_.dtype) for narrow, type_ in kinds]
             known = same | dict(zip(self.cuts, jax.tree.unflatten(self._cut_tree, cut)))
             inputs = tuple(known[ref] for ref in self._region.inputs)
+            env_index, now = tail[: self._rows], tail[self._rows :]
             return self.results.pack(function((), inputs, now, seed, env_index))
 
-        return jax.vmap(one)(rows, wide)
+        *packed, tail = self._layout(units).unpack(places)
+        return jax.vmap(one)(packed, wide, tail)
 
 
 def env_axes(values: dict[int, Value], ref: Ref) -> list[int]:

@@ -16,12 +16,12 @@ def loops(patience, count, seconds):
     return chosen
 
 
-@pytest.mark.parametrize("best", [32, 16, 4])
+@pytest.mark.parametrize("best", [32, 16, 4, 2])
 def test_the_fastest_is_taken_and_others_are_tried_now_and_then(best):
     chosen = loops(Patience(32), 200, lambda rows: 1.0 if rows == best else 1.2)
-    assert set(chosen[:10]) == {32, 16, 4}
-    assert chosen[10:].count(best) >= 0.95 * 190
-    assert set(chosen[10:]) == {32, 16, 4}
+    assert set(chosen[:13]) == {32, 16, 4, 2}
+    assert chosen[13:].count(best) >= 0.95 * 187
+    assert {best} < set(chosen[13:])
 
 
 def test_the_first_loop_compiles_and_does_not_count():
@@ -43,7 +43,7 @@ def test_one_slow_loop_is_forgiven():
     patience = Patience(32)
     loops(patience, 20, lambda rows: float(rows))
     patience.took(1000.0)
-    assert patience.rows == 4
+    assert patience.rows == 2
 
 
 def test_a_single_row_leaves_no_choice():

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.wrappers import TimeLimit
 from small import tree_difference
-from thorough import mostly_thorough, thorough
+from thorough import thorough
 
 from sherd.algorithms.dqn import DQN
 from sherd.algorithms.ppo import PPO
@@ -19,7 +19,6 @@ from sherd.envs import describe
 from sherd.errors import RunError
 from sherd.graph import trace
 from sherd.lower import Order, build
-from sherd.lower.patience import Patience
 from sherd.lower.rows import HostRows
 from sherd.policies.single import Single
 
@@ -86,28 +85,6 @@ def test_whoever_comes_first_the_numbers_are_those_of_lockstep(algorithm, waitin
     assert tree_difference(*states) < 1e-5
     for program in programs:
         program.close()
-
-
-@pytest.mark.parametrize("network", mostly_thorough(["mlp", "gru"], ["gru"]))
-def test_in_step_rows_are_slices_of_the_same_numbers(network, monkeypatch):
-    monkeypatch.setattr(Patience, "took", lambda self, seconds: None)  # so that all are waited for
-    called, run_in_step = [], HostRows._run_in_step
-    monkeypatch.setattr(
-        HostRows, "_run_in_step", lambda self: (called.append(len(self._blocks)), run_in_step(self))
-    )
-    algorithm = PPO(horizon=8, epochs=1, minibatches=2, network=network, memory_units=8)
-    learnt, ended = [], []
-    for in_blocks in (True, False):
-        program = program_of(algorithm, waiting_cartpole, envs=64)
-        part = next(part for part in program._parts if isinstance(part, HostRows))
-        part._blocks = part._blocks if in_blocks else []
-        ended.append([summary["episodes"] for summary in program.run(ITERATIONS)])
-        learnt.append(jax.tree.map(np.array, (program.cells["learner"].params, program.cells["env"])))
-        program.close()
-    assert called == [2] * ITERATIONS
-    assert ended[0] == ended[1]
-    assert sum(ended[0]) > 0
-    assert tree_difference(*learnt) == 0
 
 
 class Straggler(CartPoleEnv):
