@@ -19,6 +19,7 @@ import numpy as np
 from sherd.author.algorithm import Algorithm
 from sherd.author.environments import graph_stepping
 from sherd.envs import describe, make_graph, make_host
+from sherd.envs.host.threads import give_way
 from sherd.executors.memory import SharedBlock
 from sherd.executors.reports import SECONDS_BETWEEN, Reports
 from sherd.executors.rows import EPISODES
@@ -133,6 +134,8 @@ class _Worker:
         stepping = graph_stepping(env) if env is not None else NO_ENVIRONMENT
         policy, kind = a.policy, self._cut[a.fragment].kind
         may = kind == "actor" and policy.runs_ahead and policy.staleness_limit >= LEAST_STALENESS
+        if kind == "actor" and simulators is not None and simulators.spec.waits:
+            give_way()
         setting = Setting(
             a.seed,
             a.iterations,

@@ -17,7 +17,7 @@ from sherd.lower.regions import inputs_of, nodes_in, roles_in
 from sherd.lower.unit_call import env_axes
 
 # Older parameters cost learning something: how far ahead is a part of the rollout.
-_PART = 4
+_PART = 2
 # A rollout is on its way while the next one is made, and those rows are one version older still: where
 # less is allowed, their rollouts would be dropped.
 LEAST_STALENESS = 2
@@ -27,7 +27,7 @@ def turns_ahead(trips: int) -> int:
     """How many turns a row may be ahead of a rollout of so many.
 
     >>> [turns_ahead(trips) for trips in (1, 5, 32, 128)]
-    [0, 1, 8, 32]
+    [0, 2, 16, 64]
     """
     return trips // _PART
 

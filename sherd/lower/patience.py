@@ -8,11 +8,14 @@ all turns is made with one number, the next with another. What is computed is th
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
+from collections.abc import Sequence
 
 _PARTS = (1, 2, 8, 16)  # all, half of them, ...
-_TRIES = 3  # loops with each number before the fastest is taken; also how many of the latest are remembered
+_TRIES = 3  # loops with each number before the fastest is taken
+_REMEMBERED = (
+    8  # of the latest with each number; their lower quartile counts: other work only slows loops down
+)
 _AGAIN = 32  # every so many loops a neighbour has its turn: simulators may get slower or faster
 
 
@@ -28,7 +31,9 @@ class Patience:
 
     def __init__(self, rows: int) -> None:
         self._numbers = sorted({max(1, rows // part) for part in _PARTS}, reverse=True)
-        self._seconds: dict[int, deque[float]] = {number: deque(maxlen=_TRIES) for number in self._numbers}
+        self._seconds: dict[int, deque[float]] = {
+            number: deque(maxlen=_REMEMBERED) for number in self._numbers
+        }
         self._loops = 0
         self.rows = rows
 
@@ -49,4 +54,8 @@ class Patience:
             self.rows = self._fastest()
 
     def _fastest(self) -> int:
-        return min(self._numbers, key=lambda number: statistics.median(self._seconds[number]))
+        return min(self._numbers, key=lambda number: _lower_quartile(self._seconds[number]))
+
+
+def _lower_quartile(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[len(seconds) // 4]

@@ -115,7 +115,7 @@ class RowCall:
         return [leaf if leaf is None else leaf[:, 0] for leaf in self._call.results.views(words)]
 
     def kept(self, tree: Any, low: int, lead: tuple[int, int]) -> Any:
-        """What a tree of references leads to, at all places of some turns from `low` on."""
+        """Views of what a tree of references leads to, at all places of some turns from `low` on."""
         high = low + lead[0] * lead[1]
         leaves = self._leaves_of(self._words[low:high])
         for number, array in self._apart.items():

@@ -93,6 +93,7 @@ class HostRows:
         # a few rows are sooner looked up one by one than by an operation on arrays.
         self._at, self._ready = self._starts(self._a_set), list(range(self._envs))
         self._carried: dict[int, Any] = {}
+        self._views: dict[int, dict[int, Any]] = {}  # by turn and tree
         self._tails = np.zeros((turns, self._envs, 0), np.int32)
         self._stacks = [HostStack(stack, scope.trips, rollouts, [node, self]) for stack in scope.stacks]
         self.fits = self._splits(values) and not any(stack.copied for stack in self._stacks)
@@ -123,8 +124,8 @@ class HostRows:
         self._patience.took((time.perf_counter() - begun) * trips * envs / made)
         if self._went_ahead and self._at != self._starts(self._next):
             self._went_ahead()
-        low, kept = self._first * envs, driver.stacked[1].action
-        jax.tree.map(np.copyto, kept, self._call.kept(self._action, low, (trips, envs)))
+        kept = self._kept(self._action)
+        jax.tree.map(np.copyto, driver.stacked[1].action, kept)
         for turn in range(trips):
             driver.account(turn)
         for carry in self._env_carry:
@@ -139,45 +140,41 @@ class HostRows:
 
         It is over when all rows have come to the end; they may be so many turns ahead by then.
         """
-        left, made, envs, most = self._envs, 0, self._envs, self._call.rows
+        left, made, envs, at, outs = self._envs, 0, self._envs, self._at, self._outs
+        act, start, finished, most = self._call.act, self._env.start, self._env.finished, self._call.rows
         end, stop = self._first + self._scope.trips, self._next + ahead
         ready, parked = self._ready, list[int]()
         while True:
-            for low in range(0, len(ready), most):
-                self._act(ready[low : low + most])
+            while ready:
+                rows, ready = ready[:most], ready[most:]
+                places = [at[row] for row in rows]
+                action, moves = act(rows, places)
+                for old, leaf in zip(self._moved, moves):
+                    old[rows] = leaf
+                start(rows, action, [outs[place // envs] for place in places])
             if not left:  # those that came back with the last one have begun the next rollout
                 break
-            ready = self._env.finished(min(enough, envs - len(parked)))
+            ready = finished(min(enough, envs - len(parked)))
             made += len(ready)
-            turns = self._came_back(ready)
+            turns = []
+            for row in ready:
+                at[row] = place = at[row] + envs
+                turns.append(place // envs)
+            if self._sees_first:
+                self._note_first([at[row] for row in ready])
             if end in turns:
                 left -= self._meet([row for row, turn in zip(ready, turns) if turn == end])
             if end in turns or stop in turns:
-                parked += [row for row in ready if self._at[row] // envs == stop]
-                ready = [row for row in ready if self._at[row] // envs != stop]
+                parked += [row for row in ready if at[row] // envs == stop]
+                ready = [row for row in ready if at[row] // envs != stop]
         self._ready = parked
         return made
 
-    def _act(self, rows: list[int]) -> None:
-        """Act for some rows, and have them stepped."""
-        at, outs, envs = [self._at[row] for row in rows], self._outs, self._envs
-        action, moves = self._call.act(rows, at)
-        for old, leaf in zip(self._moved, moves):
-            old[rows] = leaf
-        self._env.start(rows, action, [outs[place // envs] for place in at])
-
-    def _came_back(self, rows: list[int]) -> list[int]:
-        """Some rows have been stepped: the turns that they are at now."""
-        at, envs, turns = self._at, self._envs, []
-        for row in rows:
-            at[row] = place = at[row] + envs
-            turns.append(place // envs)
-        if self._sees_first:
-            now = np.array([at[row] for row in rows])
-            before = now - envs
-            ended = self._outcome.terminated[before] | self._outcome.truncated[before]
-            self._states.first[now] = ended
-        return turns
+    def _note_first(self, places: list[int]) -> None:
+        """Whether an episode begins at these places."""
+        now = np.array(places)
+        before = now - self._envs
+        self._states.first[now] = self._outcome.terminated[before] | self._outcome.truncated[before]
 
     def _meet(self, rows: list[int]) -> int:
         """How many rows these are, which have come to the end: what they carry there, where they go on."""
@@ -235,8 +232,15 @@ class HostRows:
         """How to get a value that acting computed, stacked over all turns."""
         if not isinstance(leaf, Ref) or leaf.value not in self._unit.outputs:
             return None
-        lead = (self._scope.trips, self._envs)
-        return lambda: self._call.kept(leaf, self._first * self._envs, lead)
+        return lambda: self._kept(leaf)
+
+    def _kept(self, tree: Any) -> Any:
+        """What acting computed in all turns of this rollout: views, made once for each set of arrays."""
+        made = self._views.setdefault(self._first, {})
+        if id(tree) not in made:  # all trees live as long as the loop
+            lead = (self._scope.trips, self._envs)
+            made[id(tree)] = self._call.kept(tree, self._first * self._envs, lead)
+        return made[id(tree)]
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -80,6 +80,7 @@ class Store:
         self.marks_at = [(base + offset) // WORD for offset in layout.marks]
         self.versions_at = [(base + offset) // WORD for offset in layout.versions]
         self._offsets = layout.fields
+        self._looks: list[Arrays] = []  # for whoever looks from outside, again and again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.spec, self.arena, self.base, self.bells)
@@ -135,7 +136,7 @@ class Store:
 
     def read_any(self) -> tuple[int, Arrays] | None:
         """The newest complete version, also after the writer was killed; None if there never was one."""
-        views = self.views(writeable=False)
+        views = self._looks = self._looks or self.views(writeable=False)
         while (newest := max(self.words[at] for at in self.marks_at)) != NOTHING:
             found = self.copy_out(newest, views)
             if found is not None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 METADATA = "waits"  # what an environment's `metadata` says to be stepped in threads
 # How many threads are woken at first; each wakes one more. Woken all together, they would only wake to wait
 # for Python's lock, one behind the other.
 _AT_ONCE = 2
+_NOBODY = sys.maxsize  # so many rows nobody waits for
 
 
 class Threads:
@@ -25,8 +28,8 @@ class Threads:
     def __init__(self, rows: int) -> None:
         self._function: Callable[[int], None] | None = None
         self._errors: dict[int, BaseException] = {}
-        self._done: list[int] = []
-        self._wanted, self._counting = 0, threading.Lock()  # how many somebody waits for; 0: nobody does
+        self._done: deque[int] = deque()  # rows, and ~row of those that failed
+        self._wanted, self._ringing = _NOBODY, threading.Lock()  # how many somebody waits for
         self._next: list[int | None] = [None] * rows
         self._chain: Sequence[int] = ()
         # A lock that is taken is a bell that has not rung: the cheapest there is between threads.
@@ -60,25 +63,29 @@ class Threads:
 
     def finished(self, least: int) -> list[int]:
         """Wait until so many rows are done: all that are. Raises what the lowest of them raised."""
-        with self._counting:
-            wait = len(self._done) < least
-            self._wanted = least if wait else 0
-        if wait:
+        done = self._done
+        if len(done) < least:
+            self._wanted = least
+            if len(done) >= least:  # the last of them was done before it could know
+                self._ring()
             self._enough.acquire()
-        with self._counting:
-            done, self._done = self._done, []
-            errors, self._errors = self._errors, {}
-        if errors:
+        rows = [done.popleft() for _ in range(len(done))]
+        if self._errors and (failed := [~row for row in rows if row < 0]):
+            errors = {row: self._errors.pop(row) for row in failed}
             raise errors[min(errors)]
-        return done
+        return rows
+
+    def _ring(self) -> None:
+        """Wake whoever waits, once."""
+        with self._ringing:
+            waited, self._wanted = self._wanted < _NOBODY, _NOBODY
+        if waited:
+            self._enough.release()
 
     def close(self) -> None:
         """End the threads; those that are still waiting are given a second, all together."""
         self._function = None
-        with self._counting:
-            waited, self._wanted = self._wanted > 0, 0
-        if waited:  # for rows that may never come back
-            self._enough.release()
+        self._ring()  # somebody may wait for rows that never come back
         for bell in self._bells:
             if bell.locked():
                 bell.release()
@@ -87,29 +94,25 @@ class Threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _work(self, row: int) -> None:
+        # What is done in every step needs no lock: appending is one operation, and says who has failed too.
         _wait_for_a_turn()
-        bell = self._bells[row]
+        bell, bells, chain, done = self._bells[row], self._bells, self._next, self._done
         while True:
             bell.acquire()
-            if self._function is None:
+            function = self._function
+            if function is None:
                 return
-            after = self._next[row]
+            after = chain[row]
             if after is not None:
-                self._bells[after].release()
-            error = None
+                bells[after].release()
             try:
-                self._function(row)
+                function(row)
+                done.append(row)
             except BaseException as raised:
-                error = raised
-            with self._counting:
-                if error is not None:
-                    self._errors[row] = error
-                self._done.append(row)
-                enough = 0 < self._wanted <= len(self._done)
-                if enough:
-                    self._wanted = 0
-            if enough:
-                self._enough.release()
+                self._errors[row] = raised
+                done.append(~row)
+            if len(done) >= self._wanted:
+                self._ring()
 
 
 def _wait_for_a_turn() -> None:
@@ -119,3 +122,14 @@ def _wait_for_a_turn() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or not allowed
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def give_way() -> None:
+    """Let the thread that calls this run after those that step simulators, which have started by now.
+
+    What has come back by the time it runs is acted for in one call. Measured, by turns: 1.02 times as many steps
+    of simulators that sleep 1 ms.
+    """
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
