@@ -53,6 +53,11 @@ class _Buffers:
         self.states = [jax.tree.map(lambda a, i=i: a[i], self.state) for i in range(trips + 1)]
         transitions = [jax.tree.map(lambda a, i=i: a[i], self.transition) for i in range(trips)]
         episodes = [jax.tree.map(lambda a, i=i: a[i], self.episode) for i in range(trips)]
+        sums = self.state.episode_return
+        self.sums = [
+            list(a) for a in (sums[:-1], self.transition.reward, self.episode.episode_return, sums[1:])
+        ]
+        self.turns = np.arange(1, trips + 1, dtype=np.int32)[:, None]
         self.stepped: list[Stepped] = list(zip(self.states[1:], transitions, episodes))
         self.outs = [
             StepOut(after.obs, t.next_obs, t.reward, t.terminated, t.truncated)
@@ -111,6 +116,23 @@ class Driver:
         running = np.logical_not(episode.ended)
         np.multiply(episode.episode_return, running, out=after.episode_return)
         np.multiply(episode.episode_length, running, out=after.episode_length)
+
+    def account_all(self) -> None:
+        """The same after all turns: what `account` does turn by turn, in fewer operations."""
+        state, out, episode = self._current.state, self._current.transition, self._current.episode
+        np.logical_or(out.terminated, out.truncated, out=episode.ended)
+        state.first[1:] = episode.ended
+        running = np.logical_not(episode.ended)
+        for before, reward, returned, after, goes_on in zip(*self._current.sums, running):
+            np.add(before, reward, returned)  # turn by turn: a sum's last bit depends on the order
+            np.multiply(returned, goes_on, after)
+        # An episode is as long as turns have passed since it began, which was -length turns before the first.
+        turns = self._current.turns
+        began = np.where(episode.ended, turns, -state.episode_length[0])
+        np.maximum.accumulate(began, axis=0, out=began)
+        np.subtract(turns, began, out=state.episode_length[1:])
+        episode.episode_length[0] = state.episode_length[0] + 1
+        episode.episode_length[1:] = state.episode_length[1:-1] + 1
 
     @property
     def states(self) -> EnvState:

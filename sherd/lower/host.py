@@ -249,7 +249,7 @@ class HostProgram:
     def iterate(self) -> dict[str, float]:
         """Make one iteration and sum it up."""
         store, episodes = self.advance()
-        summary = summarise_episodes(jax.device_get(episodes), np) if episodes else {}
+        summary = summarise_episodes(jax.tree.map(np.asarray, episodes), np) if episodes else {}
         if self._summary is not None:
             summary |= dict(zip(self._shown, np.asarray(store[self._summary]).tolist()))
         self.release()

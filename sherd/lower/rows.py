@@ -126,8 +126,7 @@ class HostRows:
             self._went_ahead()
         kept = self._kept(self._action)
         jax.tree.map(np.copyto, driver.stacked[1].action, kept)
-        for turn in range(trips):
-            driver.account(turn)
+        driver.account_all()
         for carry in self._env_carry:
             store[carry.outer] = jax.tree.map(lambda array: array[trips], driver.states)
         for carry in self._others:
