@@ -18,9 +18,9 @@ from sherd.lower.unit_call import env_axes
 
 # Older parameters cost learning something: how far ahead is a part of the rollout.
 _PART = 2
-# A rollout is on its way while the next one is made, and those rows are one version older still: where
-# less is allowed, their rollouts would be dropped.
-LEAST_STALENESS = 2
+# Before a slow learner two rollouts of an actor wait while a third is made, so that one is up to three
+# versions old when it is taken, and four if rows have begun it early. Where less is allowed it is dropped.
+LEAST_STALENESS = 4
 
 
 def turns_ahead(trips: int) -> int:

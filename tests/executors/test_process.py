@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 import pytest
+import straggling_env
 from leaks import no_leaks  # noqa: F401 - a fixture
 from small import Reinforce, tree_difference
 
@@ -122,3 +123,26 @@ def test_shares_must_be_even():
 def test_fused_is_not_given_to_other_processes():
     with pytest.raises(UsageError, match="one program in this process"):
         sherd.train(TINY, "graph/CartPole-v1", policy=Fused(devices=2), executor="process", **RUN)
+
+
+@pytest.mark.parametrize("max_staleness", [4, 3])
+def test_whoever_need_not_wait_for_a_straggler_begins_the_next_rollout(max_staleness, tmp_path, monkeypatch):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setenv(straggling_env.FOLDER, str(notes))
+    policy = SingleLearnerCoarse(actors=2, asynchronous=True, max_staleness=max_staleness)
+    algorithm = PPO(horizon=straggling_env.TURNS, epochs=1, minibatches=2, hidden=(8,))
+    settings = {"envs": 8, "eval_episodes": 0, "steps": 8 * straggling_env.TURNS * 8}
+    sherd.train(
+        algorithm, "straggling_env:make", policy=policy, sinks=[], run_dir=tmp_path / "run", **settings
+    )
+    leads = [int(line) for file in notes.iterdir() for line in file.read_text().split()]
+    assert len(leads) >= 8
+    if max_staleness < 4:  # some of those rollouts would be dropped
+        assert max(leads) == 0
+    else:
+        assert 0 < max(leads) <= straggling_env.TURNS // 2
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["balance"] == 0
+    assert ledger["consumed"] >= settings["steps"]
+    assert not ledger["dropped"]
