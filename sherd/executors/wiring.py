@@ -17,7 +17,8 @@ from sherd.author.replay import INDEX, MEMORY
 from sherd.policies.partition import Crossing, Fragments
 from sherd.policies.project import Projection
 from sherd.runtime.lanes import LanesIn
-from sherd.runtime.ports import MeanIn, MeanOut, RowsIn, RowsOut, SharedIn, SharedOut
+from sherd.runtime.means import MeanIn, MeanOut
+from sherd.runtime.ports import RowsIn, RowsOut, SharedIn, SharedOut
 from sherd.runtime.shared import Arena, Field
 from sherd.runtime.store import Store, StoreSpec, build_all
 from sherd.runtime.streams import Stream, StreamSpec

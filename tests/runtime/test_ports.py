@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import stand_in
 
-from sherd.runtime.ports import MeanIn, MeanOut, RowsIn, RowsOut, Session, SharedIn, SharedOut
+from sherd.runtime.means import MeanIn, MeanOut
+from sherd.runtime.ports import RowsIn, RowsOut, Session, SharedIn, SharedOut
 from sherd.runtime.shared import Field
 from sherd.runtime.store import StoreSpec, build_all
 from sherd.runtime.streams import StreamSpec

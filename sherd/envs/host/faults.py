@@ -26,7 +26,7 @@ def env_failed(env_id: str, index: int, during: str, error: BaseException) -> Ru
 
     >>> print(env_failed("Toy-v0", 3, "step", ValueError("no such move")))
     Toy-v0: environment 3 failed in step: ValueError: no such move
-      fix: `sherd check-env Toy-v0` steps one environment alone and names what is wrong
+      fix: `sherd check-env Toy-v0 --steps 10000` steps one environment alone and names what is wrong
     """
     source = blamed_line(error)
     where = f"\n  at {source.quoted()}" if source else ""
@@ -42,4 +42,4 @@ def _fix(env_id: str, during: str) -> str:
         return "mend the constructor; making one by hand in Python shows the whole traceback"
     # A class or function that was passed in has no id: the command finds it in its module.
     name = env_id if any(mark in env_id for mark in "-/:") else f"your_module:{env_id}"
-    return f"`sherd check-env {name}` steps one environment alone and names what is wrong"
+    return f"`sherd check-env {name} --steps 10000` steps one environment alone and names what is wrong"
