@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 _PARTS = (1, 2, 8, 16)  # all, half of them, ...
 _TRIES = 3  # loops with each number before the fastest is taken
-_REMEMBERED = (
-    8  # of the latest with each number; their lower quartile counts: other work only slows loops down
-)
+# Of the latest loops with each number. Their lower quartile counts: other work only slows loops down.
+_REMEMBERED = 8
 _AGAIN = 32  # every so many loops a neighbour has its turn: simulators may get slower or faster
 
 

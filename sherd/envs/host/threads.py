@@ -125,10 +125,9 @@ def _wait_for_a_turn() -> None:
 
 
 def give_way() -> None:
-    """Let the thread that calls this run after those that step simulators, which have started by now.
+    """Give the thread that calls this a lower priority than those that step simulators, which run by now.
 
-    What has come back by the time it runs is acted for in one call. Measured, by turns: 1.01 times as many
-    steps of simulators that sleep 1 ms.
+    Measured, by turns: 1.01 times as many steps of simulators that sleep 1 ms.
     """
     if sys.platform == "linux":  # where a thread has a priority of its own
         with contextlib.suppress(OSError):
