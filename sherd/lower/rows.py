@@ -82,16 +82,17 @@ class HostRows:
         self._a_set = scope.trips + 1  # turns of a set of arrays
         turns = self._driver.sets * self._a_set
         outs = [self._driver.outs_of(number) for number in range(self._driver.sets)]
-        self._outs = [out for one in outs for out in (*one, one[-1])]  # nobody steps at the last turn
+        # By place. Nobody steps at the last turn.
+        self._outs = [out for one in outs for out in (*one, one[-1]) for _ in range(self._envs)]
         self._states, self._outcome, _ = jax.tree.map(_flat, self._driver.every)
         self._seen = [*jax.tree.leaves(self._states.obs), self._states.first]
         sizes = sizes_of_calls(self._envs, fixed=went_ahead is None)
         self._call = RowCall(self._unit, sizes, turns * self._envs, self._action, results)
         self._ahead = turns_ahead(scope.trips) if went_ahead else 0
         self._patience = Patience(self._envs)
-        # Where every row is, and those among them that nobody steps: they are to be acted for. Lists, because
-        # a few rows are sooner looked up one by one than by an operation on arrays.
-        self._at, self._ready = self._starts(self._a_set), list(range(self._envs))
+        # Where every row is, and those among them that nobody steps: they wait for the next loop. Lists,
+        # because a few rows are sooner looked up one by one than by an operation on arrays.
+        self._at, self._parked = self._starts(self._a_set), list(range(self._envs))
         self._carried: dict[int, Any] = {}
         self._views: dict[int, dict[int, Any]] = {}  # by turn and tree
         self._tails = np.zeros((turns, self._envs, 0), np.int32)
@@ -139,35 +140,44 @@ class HostRows:
 
         It is over when all rows have come to the end; they may be so many turns ahead by then.
         """
-        left, made, envs, at, outs = self._envs, 0, self._envs, self._at, self._outs
-        act, start, finished, most = self._call.act, self._env.start, self._env.finished, self._call.rows
-        end, stop = self._first + self._scope.trips, self._next + ahead
-        ready, parked = self._ready, list[int]()
+        left, made, finished = self._envs, 0, self._env.finished
+        self._end = (self._first + self._scope.trips) * self._envs
+        self._stop = (self._next + ahead) * self._envs
+        ready, self._parked = self._parked, []
         while True:
-            while ready:
-                rows, ready = ready[:most], ready[most:]
-                places = [at[row] for row in rows]
-                action, moves = act(rows, places)
-                for old, leaf in zip(self._moved, moves):
-                    old[rows] = leaf
-                start(rows, action, [outs[place // envs] for place in places])
+            self._act_for(ready)
             if not left:  # those that came back with the last one have begun the next rollout
-                break
-            ready = finished(min(enough, envs - len(parked)))
-            made += len(ready)
-            turns = []
-            for row in ready:
-                at[row] = place = at[row] + envs
-                turns.append(place // envs)
-            if self._sees_first:
-                self._note_first([at[row] for row in ready])
-            if end in turns:
-                left -= self._meet([row for row, turn in zip(ready, turns) if turn == end])
-            if end in turns or stop in turns:
-                parked += [row for row in ready if at[row] // envs == stop]
-                ready = [row for row in ready if at[row] // envs != stop]
-        self._ready = parked
-        return made
+                return made
+            back = finished(min(enough, self._envs - len(self._parked)))
+            made += len(back)
+            ready, ended = self._came_back(back)
+            left -= ended
+
+    def _act_for(self, rows: list[int]) -> None:
+        """Act for rows, and have them stepped."""
+        at, outs, most = self._at, self._outs, self._call.rows
+        while rows:
+            some, rows = rows[:most], rows[most:]
+            places = [at[row] for row in some]
+            action, moves = self._call.act(some, places)
+            for old, leaf in zip(self._moved, moves):
+                old[some] = leaf
+            self._env.start(some, action, [outs[place] for place in places])
+
+    def _came_back(self, rows: list[int]) -> tuple[list[int], int]:
+        """Rows have been stepped: those that go on, and how many of them have come to the end."""
+        at, envs, end, stop, special = self._at, self._envs, self._end, self._stop, False
+        for row in rows:
+            at[row] = place = at[row] + envs
+            special |= end <= place < end + envs or stop <= place < stop + envs
+        if self._sees_first:
+            self._note_first([at[row] for row in rows])
+        if not special:
+            return rows, 0
+        ended = [row for row in rows if end <= at[row] < end + envs]
+        self._meet(ended)
+        self._parked += [row for row in rows if stop <= at[row] < stop + envs]
+        return [row for row in rows if not stop <= at[row] < stop + envs], len(ended)
 
     def _note_first(self, places: list[int]) -> None:
         """Whether an episode begins at these places."""
@@ -175,8 +185,8 @@ class HostRows:
         before = now - self._envs
         self._states.first[now] = self._outcome.terminated[before] | self._outcome.truncated[before]
 
-    def _meet(self, rows: list[int]) -> int:
-        """How many rows these are, which have come to the end: what they carry there, where they go on."""
+    def _meet(self, rows: list[int]) -> None:
+        """Rows have come to the end: what they carry there, where they go on."""
         for carried, met in self._at_the_end:
             met[rows] = carried[rows]
         for row in rows:
@@ -184,7 +194,6 @@ class HostRows:
             self._at[row] = now
             for array in self._seen if self._went_ahead else ():
                 array[now] = array[before]
-        return len(rows)
 
     def _starts(self, turn: int) -> list[int]:
         """The places of all rows at a turn."""

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from sherd.graph.ir import Node, Ref, Value
+from sherd.lower.aliased import aliased
 from sherd.lower.packing import Constants, Layout, Results, is_narrow
 from sherd.lower.parts import Store
 from sherd.lower.regions import Item, Region, inputs_of
@@ -23,10 +24,11 @@ _INTEGER = np.dtype(np.int32)
 class Places:
     """Where a caller writes what a call is to be given; all leaves have the units in front."""
 
-    def __init__(self, layout: Layout, wide: list[np.ndarray], narrow: list[bool], rows: int) -> None:
-        self.words, self.wide = np.zeros(layout.size, np.int32), wide
-        *packed, self.tail = layout.views(self.words)
-        sources = {True: iter(packed), False: iter(wide)}
+    def __init__(self, layout: Layout, wide: list[tuple[Any, Any]], narrow: list[bool], rows: int) -> None:
+        words, given = aliased((layout.size,), np.int32)
+        self.given = given, [given for _, given in wide]
+        *packed, self.tail = layout.views(words)
+        sources = {True: iter(packed), False: iter([array for array, _ in wide])}
         self.cuts = [next(sources[is_narrow]) for is_narrow in narrow]
         self.index, self.clock = self.tail[:, :rows], self.tail[:, rows:]
 
@@ -68,7 +70,7 @@ class UnitCall:
         self._clock = clock
         shapes = [(units, self._rows, *type_.shape[1:]) for type_ in self._types]
         wide = [
-            np.zeros(shape, type_.dtype)
+            aliased(shape, type_.dtype)
             for shape, type_, narrow in zip(shapes, self._types, self._narrow)
             if not narrow
         ]
@@ -79,7 +81,7 @@ class UnitCall:
 
         Wait for it before the places are filled again: the program may read them where they are.
         """
-        words, apart = self._compiled(*self._given, places.words, places.wide)
+        words, apart = self._compiled(*self._given, *places.given)
         return words, apart
 
     def _layout(self, units: int) -> Layout:

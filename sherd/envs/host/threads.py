@@ -19,6 +19,7 @@ METADATA = "waits"  # what an environment's `metadata` says to be stepped in thr
 # How many threads are woken at first; each wakes one more. Woken all together, they would only wake to wait
 # for Python's lock, one behind the other.
 _AT_ONCE = 2
+_NONE = (None,) * _AT_ONCE
 _NOBODY = sys.maxsize  # so many rows nobody waits for
 
 
@@ -55,9 +56,9 @@ class Threads:
         """Have function(row) called for some rows, of which none is at work."""
         self._function = function
         if rows != self._chain:  # mostly all of them, again and again
-            self._chain = rows
-            for place, row in enumerate(rows):
-                self._next[row] = rows[place + _AT_ONCE] if place + _AT_ONCE < len(rows) else None
+            self._chain, after = rows, self._next
+            for row, another in zip(rows, (*rows[_AT_ONCE:], *_NONE)):
+                after[row] = another
         for row in rows[:_AT_ONCE]:
             self._bells[row].release()
 
