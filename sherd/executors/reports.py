@@ -2,7 +2,9 @@
 
 A report costs as much as a small update: a write by one process, a wake-up of another. In a run whose
 processes wait for each other somebody may wait for the row, so every report is sent at once. Where nobody
-waits, reports of iterations that take a few milliseconds come some at a time.
+waits, reports come some at a time, often enough for whoever watches: the process that is told takes a core
+from those that work (measured: with four messages a second instead of 50, 1.03 times as many steps of
+simulators that wait).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SECONDS_BETWEEN = 0.02
+SECONDS_BETWEEN = 0.25
 
 Report = tuple[Any, ...]
 
