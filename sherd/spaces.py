@@ -88,7 +88,7 @@ class RowwiseEnv(Protocol):
         """Begin a step of some rows: an action for each, and the arrays whose row it is written into."""
 
     def finished(self, least: int) -> list[int]:
-        """Wait until so many of the started rows have been stepped: all that have."""
+        """Wait until so many of the started rows have been stepped: all that have. With 0 nobody waits."""
 
 
 class GraphEnv(Protocol):

@@ -103,6 +103,7 @@ class HostProgram:
         self._host_roles = {*MESSAGES, *(("env",) if setting.env is not None else ())}
         self._drivers: list[Driver] = []
         self._taken: list[Port] = []
+        self._ahead: HostRows | None = None  # whose rows may be ahead of the rest
         self._parts = self._lower(self.graph.root, {carry.result.value for carry in self.graph.root.carries})
         index = jax.device_put(setting.share.index())
         seed = jax.device_put(jax.random.key_data(run_key(setting.seed)))
@@ -158,16 +159,13 @@ class HostProgram:
             return None
         drivers = list(self._drivers)
         ahead = self.setting.went_ahead if may_run_ahead(self.graph, scope) else None
-        rows = HostRows(
-            scope,
-            self._node(step, scope, repeats, spare=1 if ahead else 0),
-            self.graph.values,
-            repeats,
-            ahead,
-        )
+        node = self._node(step, scope, repeats, spare=1 if ahead else 0)
+        rows = HostRows(scope, node, self.graph.values, repeats, ahead)
         if not rows.fits:
             self._drivers = drivers
-        return rows if rows.fits else None
+            return None
+        self._ahead = rows if ahead else None
+        return rows
 
     def _draws(self, scope: Scope) -> HostDraws | None:
         first = max(self.graph.values) + 1
@@ -218,7 +216,7 @@ class HostProgram:
         needed_values = {ref.value for ref in needed}
         defined = [v for item in items for v in _defined(item) if v in needed_values]
         donated = []
-        if scope is self.graph.root:
+        if scope is self.graph.root and self.setting.went_ahead is None:  # rows that are ahead still read it
             # A cell that this region replaces and nobody reads afterwards gives its memory to the new one.
             for carry in scope.carries:
                 dead = carry.inner not in needed_values
@@ -264,6 +262,8 @@ class HostProgram:
             if isinstance(part, HostNode):
                 part.driver.begin()
             part.run(store, self._clock)
+            if self._ahead is not None:
+                self._ahead.go_on()
         self.cells = {c.cell: c.result.pick(store[c.result.value]) for c in self.graph.root.carries}
         self._settle()
         self.iteration += 1

