@@ -3,7 +3,7 @@
 A report costs as much as a small update: a write by one process, a wake-up of another. In a run whose
 processes wait for each other somebody may wait for the row, so every report is sent at once. Where nobody
 waits, reports come some at a time, often enough for whoever watches: the process that is told takes a core
-from those that work (measured: with four messages a second instead of 50, 1.03 times as many steps of
+from those that work (measured: with four messages a second instead of up to 50, 1.03 times as many steps of
 simulators that wait).
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SECONDS_BETWEEN = 0.25
+SECONDS_BETWEEN = 0.5
 
 Report = tuple[Any, ...]
 
