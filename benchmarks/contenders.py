@@ -26,7 +26,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 LIMITS = "limits"  # the parts of a workload, measured as if they were a library
 TOGETHER = 0.005  # seconds between marks of the same moment, as in peers/common.py
-WRITTEN = 0.05  # seconds after which a mark is written
 SETTLE = 0.3  # seconds at the beginning of a turn that do not count: whoever slept has overslept
 WARM_UP = 1.0  # seconds after the first update
 
@@ -47,11 +46,9 @@ def machine() -> str:
 def rate_between(diaries: list[list[tuple[float, float]]], begin: float, end: float) -> float:
     """Steps per second of all processes of a contender, from the marks that fall into a turn.
 
-    Iterations may be reported several at a time. What came together with the first mark was made before it;
-    what came together with the last counts, unless that is so recent that some of it may not be written yet.
+    Iterations may be reported several at a time. What came together with the first mark was made before it,
+    and what came together with the last is perhaps not written yet, so that the one before it is the end.
 
-    >>> round(rate_between([[(number // 25 * 0.5, number) for number in range(200)]], 0.2, 2.9))
-    50
     >>> one = [(0.0, 0.0), (0.996, 10.0), (1.0, 20.0), (2.0, 40.0), (2.5, 50.0), (9.0, 60.0)]
     >>> rate_between([one, [(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], []], 0.5, 3.0)
     25.0
@@ -61,10 +58,8 @@ def rate_between(diaries: list[list[tuple[float, float]]], begin: float, end: fl
     """
     total = 0.0
     for marks in diaries:
-        inside = [mark for mark in marks if begin <= mark[0] <= end]
-        first, last = (inside[0][0], inside[-1][0]) if inside else (0.0, 0.0)
-        while inside and end - last < WRITTEN and last - inside[-1][0] < TOGETHER:
-            inside.pop()
+        inside = [mark for mark in marks if begin <= mark[0] <= end][:-1]
+        first = inside[0][0] if inside else 0.0
         while len(inside) > 1 and inside[1][0] - first < TOGETHER:
             inside.pop(0)
         if len(inside) > 1:
