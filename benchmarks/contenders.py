@@ -47,7 +47,8 @@ def rate_between(diaries: list[list[tuple[float, float]]], begin: float, end: fl
     """Steps per second of all processes of a contender, from the marks that fall into a turn.
 
     Iterations may be reported several at a time. What came together with the first mark was made before it,
-    and what came together with the last is perhaps not written yet, so that the one before it is the end.
+    and what came together with the last is perhaps not written yet (`Meter.mark` keeps it back until a later
+    one comes), so that the one before it is the end.
 
     >>> one = [(0.0, 0.0), (0.996, 10.0), (1.0, 20.0), (2.0, 40.0), (2.5, 50.0), (9.0, 60.0)]
     >>> rate_between([one, [(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], []], 0.5, 3.0)
